@@ -93,7 +93,9 @@ pub fn main() -> Result<ExitStatus> {
             run::pairs::pairs(&pairs::options(args)?).map(complete)
         }
         #[cfg(feature = "serve")]
-        Command::Serve(args) if args.probe => crate::serve::probe(&serve::address(&args)).map(complete),
+        Command::Serve(args) if args.probe => {
+            crate::serve::probe(&serve::address(&args), serve::tls(&args).is_some()).map(complete)
+        }
         #[cfg(feature = "serve")]
         Command::Serve(args) => {
             build_global_pool(args.hardware.threads)?;

@@ -62,9 +62,9 @@ pub(super) struct ServeArgs {
     )]
     pub port: u16,
 
-    /// Listen on a Unix socket in place of a port
+    /// Listen on a Unix socket in place of a host and a port
     #[cfg(unix)]
-    #[arg(long, value_name = "PATH", env = "SCONCE_UNIX_SOCKET", conflicts_with_all = ["host", "port"], help_heading = "Server")]
+    #[arg(long, value_name = "PATH", env = "SCONCE_UNIX_SOCKET", help_heading = "Server")]
     pub unix_socket: Option<PathBuf>,
 
     /// Certificate of the server in PEM: https in place of http
@@ -129,8 +129,9 @@ pub(super) struct ServeArgs {
     #[arg(long, value_name = "FORMAT", env = "SCONCE_LOG_FORMAT", default_value = "text", value_parser = named::<LogFormat>(), help_heading = "Server")]
     pub log_format: LogFormat,
 
-    /// Ask the server at this address whether it answers requests, and exit with 0 or 1: the health check of a container
-    #[arg(long, conflicts_with = "tls_cert", help_heading = "Server")]
+    /// Ask the server at this address whether it answers requests, and exit with 0 or 1: the health check of a container. With --tls-cert,
+    /// whether it takes connections
+    #[arg(long, help_heading = "Server")]
     pub probe: bool,
 
     #[command(flatten)]
@@ -163,10 +164,7 @@ fn on_long() -> impl clap::builder::TypedValueParser<Value = OnLong> {
 /// [`UsageError`] if arguments contradict each other.
 pub(super) fn options(args: ServeArgs) -> Result<ServeOptions> {
     let of_options = VectorOptions { on_long: args.on_long, ..vectors(&args.vectors) };
-    let normalize = match args.vectors.no_normalize {
-        true => None,
-        false => Some(true),
-    };
+    let normalize = if args.vectors.no_normalize { None } else { Some(true) };
     let models = args.models.iter().map(|model| served(model, &args)).collect::<Result<_>>()?;
     Ok(ServeOptions {
         models,
@@ -197,7 +195,8 @@ pub(super) fn address(args: &ServeArgs) -> Address {
     Address::Tcp(args.host.clone(), args.port)
 }
 
-fn tls(args: &ServeArgs) -> Option<TlsFiles> {
+/// The certificate of the server.
+pub(super) fn tls(args: &ServeArgs) -> Option<TlsFiles> {
     let (certificate, key) = args.tls_cert.clone().zip(args.tls_key.clone())?;
     Some(TlsFiles { certificate, key })
 }

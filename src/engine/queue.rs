@@ -478,11 +478,26 @@ impl Shared {
     /// The loop of a worker.
     fn work(&self, worker: usize) {
         let mut state = self.lock();
+        // Work and batches take turns, so that a call with much to tokenize does not stop the batches of others.
+        let mut has_worked = false;
         loop {
             if state.is_stopped {
                 return;
             }
-            if let Some(work) = state.work.pop_front() {
+            let is_batch_next = has_worked || state.work.is_empty();
+            let run = if is_batch_next { state.schedule.take(self.now(), worker) } else { None };
+            has_worked = false;
+            if let Some(run) = run {
+                self.wake(&mut state);
+                drop(state);
+                let _ = panic_to_error(|| {
+                    self.run(run, worker);
+                    Ok(())
+                });
+                state = self.lock();
+                state.schedule.done(self.now(), worker);
+            } else if let Some(work) = state.work.pop_front() {
+                has_worked = true;
                 self.wake(&mut state);
                 drop(state);
                 // The caller of work that panics is told so by the channel that it waits for.
@@ -491,12 +506,6 @@ impl Shared {
                     Ok(())
                 });
                 state = self.lock();
-            } else if let Some(run) = state.schedule.take(self.now(), worker) {
-                self.wake(&mut state);
-                drop(state);
-                self.run(run, worker);
-                state = self.lock();
-                state.schedule.done(self.now(), worker);
             } else {
                 state.sleeping[worker] = true;
                 state = self.wakers[worker].wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -540,7 +549,7 @@ impl Shared {
                     if progress.times.encode.is_zero() {
                         progress.times.queue = since.saturating_duration_since(call.since);
                     }
-                    let part = waiting.text.token_count() as f64 / tokens as f64;
+                    let part = waiting.text.token_count() as f64 / tokens.max(1) as f64;
                     progress.times.encode += Duration::from_secs_f64(seconds * part);
                     drop(progress);
                     call.place(waiting.index, rows);

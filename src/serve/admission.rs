@@ -67,9 +67,11 @@ impl Admission {
         Ok(admitted)
     }
 
-    /// Admits a request that needs no worker, whatever waits. Its bytes are counted when they come.
-    pub(super) fn admit_beside(self: &Arc<Self>) -> Admitted {
-        Admitted { admission: self.clone(), is_counted: false, bytes: 0 }
+    /// Admits a request that needs no worker, whatever waits, with a body of so many bytes.
+    pub(super) fn admit_beside(self: &Arc<Self>, body_bytes: u64) -> Result<Admitted, Fault> {
+        let mut admitted = Admitted { admission: self.clone(), is_counted: false, bytes: 0 };
+        admitted.read(body_bytes)?;
+        Ok(admitted)
     }
 }
 
@@ -121,7 +123,9 @@ mod tests {
         let refused = admission.admit(1).err().map(|fault| fault.kind);
         assert_eq!(refused, Some(FaultKind::Overloaded));
         assert_eq!((admission.requests(), admission.bytes()), (2, 120));
-        drop(admission.admit_beside());
+        let beside = admission.admit_beside(10).unwrap();
+        assert_eq!(admission.bytes(), 180, "its body is counted");
+        drop(beside);
         assert_eq!((admission.requests(), admission.bytes()), (2, 120));
         drop(admitted);
         assert_eq!((admission.requests(), admission.bytes()), (0, 0));

@@ -11,10 +11,10 @@ use super::models::{Capability, Facts, Kind, Model};
 use super::route::{Matched, Route};
 use super::schema::tasks::{self, TaskRoute};
 use super::schema::{
-    Embed, Fault, FaultKind, Predict, Rerank, Schema, SentenceSimilarity, Tokenize, ollama, openai, rerank,
-    tei,
+    Decode, Embed, Fault, FaultKind, Predict, Rerank, Schema, SentenceSimilarity, Tokenize, ollama, openai,
+    rerank, tei,
 };
-use super::service::{Job, Reply, Service, Texts};
+use super::service::{Job, Reply, Service, TOKENIZER_BYTES, Texts};
 use crate::engine::CallTimes;
 use crate::output::ContentType;
 use crate::task::{ModelTask, PromptChoice};
@@ -109,9 +109,13 @@ impl Service {
                 .await
             }
             Route::Tokenize => {
-                self.answer_tokenize(self.parse(body, move |body| tei::tokenize(body, max)).await).await
+                let call = self.parse(body, move |body| tei::tokenize(body, max)).await;
+                self.answer_tokenize(admitted, call).await
             }
-            Route::Decode => self.answer_decode(body, max),
+            Route::Decode => {
+                let call = self.parse(body, move |body| tei::decode(body, max)).await;
+                self.answer_decode(call).await
+            }
             Route::Info => Ok(Response::plain(self.info(limits))),
             Route::OpenAiEmbeddings => self.answer_openai(admitted, body, max).await,
             Route::OpenAiModels => Ok(Response::plain(self.openai_models())),
@@ -120,7 +124,7 @@ impl Service {
             Route::OllamaEmbeddings => self.answer_ollama_embeddings(admitted, body).await,
             Route::OllamaTags => Ok(Response::plain(self.ollama_tags())),
             Route::OllamaVersion => Ok(Response::plain(ollama::version_answer(env!("CARGO_PKG_VERSION")))),
-            Route::OllamaShow => self.ollama_show(body),
+            Route::OllamaShow => self.ollama_show(body).await,
             Route::Task(route) => self.answer_task(admitted, route, body, max).await,
             Route::Ready | Route::Live | Route::Metrics => Ok(Response::plain(Vec::new())),
         };
@@ -144,8 +148,12 @@ impl Service {
         let job = self.embed(embed?, Capability::EmbedTokens)?;
         let width = job.model.token_width();
         self.respond(admitted, job, move |texts| {
-            let texts = texts.dense().into_iter().map(|values| tei::TokenVectors { values, width });
-            Ok(tei::embed_all_answer(&texts.collect::<Vec<_>>()))
+            let vectors = texts.dense().into_iter().zip(texts.token_counts());
+            let vectors = vectors.map(|(values, tokens)| {
+                let width = width.unwrap_or(values.len() / tokens.max(1));
+                tei::TokenVectors { values, width }
+            });
+            Ok(tei::embed_all_answer(&vectors.collect::<Vec<_>>()))
         })
         .await
     }
@@ -296,7 +304,7 @@ impl Service {
         admitted: &mut Admitted,
         body: &Arc<Vec<u8>>,
     ) -> Result<Response, Fault> {
-        let embed = ollama::embeddings(body)?;
+        let embed = self.parse(body, ollama::embeddings).await?;
         if embed.inputs.values.iter().all(String::is_empty) {
             return Ok(Response::plain(ollama::embedding_answer(&[], &[])));
         }
@@ -352,14 +360,20 @@ impl Service {
         mut job: Job<'_>,
         body: impl FnOnce(&Texts) -> Result<Vec<u8>, Fault> + Send + 'static,
     ) -> Result<Response, Fault> {
-        self.check_waiting()?;
-        admitted.grow(job.answer_bytes())?;
+        admitted.grow(job.answer_bytes() + job.tokenizer_bytes())?;
         let ignored = std::mem::take(&mut job.ignored);
         Ok(Response { reply: self.ask(job, body).await?, ignored })
     }
 
-    async fn answer_tokenize(&self, call: Result<Tokenize, Fault>) -> Result<Response, Fault> {
+    async fn answer_tokenize(
+        &self,
+        admitted: &mut Admitted,
+        call: Result<Tokenize, Fault>,
+    ) -> Result<Response, Fault> {
         let Tokenize { inputs, model, prompt_name, add_special_tokens, ignored } = call?;
+        // Whole texts are tokenized at once, and each token is an object of the answer.
+        let bytes: usize = inputs.values.iter().map(String::len).sum();
+        admitted.grow((bytes * TOKENIZER_BYTES) as u64)?;
         let model = self.models.select(model.as_deref(), Capability::Any)?;
         let prompt = model.prompt(prompt_name.map(PromptChoice::Name).as_ref())?;
         let kind = model.kind.clone();
@@ -379,12 +393,14 @@ impl Service {
         Ok(Response { ignored, ..Response::plain(body.await?) })
     }
 
-    fn answer_decode(&self, body: &[u8], max: usize) -> Result<Response, Fault> {
-        let call = tei::decode(body, max)?;
-        let model = self.models.select(call.model.as_deref(), Capability::Any)?;
-        let decode = |ids: &Vec<u32>| model.kind.tokenizer().decode_all(ids, call.skip_special_tokens);
-        let texts: Vec<String> = call.ids.values.iter().map(decode).collect();
-        Ok(Response { ignored: call.ignored, ..Response::plain(tei::decode_answer(&texts)) })
+    async fn answer_decode(&self, call: Result<Decode, Fault>) -> Result<Response, Fault> {
+        let Decode { ids, model, skip_special_tokens, ignored } = call?;
+        let kind = self.models.select(model.as_deref(), Capability::Any)?.kind.clone();
+        let body = self.run(move || {
+            let decode = |ids: &Vec<u32>| kind.tokenizer().decode_all(ids, skip_special_tokens);
+            Ok(tei::decode_answer(&ids.values.iter().map(decode).collect::<Vec<_>>()))
+        });
+        Ok(Response { ignored, ..Response::plain(body.await?) })
     }
 
     fn info(&self, limits: &Limits) -> Vec<u8> {
@@ -434,8 +450,8 @@ impl Service {
         ollama::tags_answer(&models)
     }
 
-    fn ollama_show(&self, body: &[u8]) -> Result<Response, Fault> {
-        let model = match ollama::show(body)? {
+    async fn ollama_show(&self, body: &Arc<Vec<u8>>) -> Result<Response, Fault> {
+        let model = match self.parse(body, ollama::show).await? {
             Some(name) => self.models.named(&name).ok_or_else(|| self.models.unknown(&name))?,
             None => self.models.first(),
         };

@@ -229,7 +229,7 @@ impl App {
             return Err(Fault::new(FaultKind::MediaType, message));
         }
         if !matched.takes_texts() {
-            return Ok(self.admission.admit_beside());
+            return self.admission.admit_beside(length);
         }
         self.admission.admit(length)
     }

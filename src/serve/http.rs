@@ -147,6 +147,9 @@ async fn answer(
         return page.map(|page| (page, None)).map_err(in_schema);
     }
     let service = app.service().map_err(in_schema)?;
+    if matched.takes_texts() {
+        service.check_waiting().map_err(in_schema)?;
+    }
     let mut admitted = app.admit(&matched, headers).map_err(in_schema)?;
     let work = async {
         let body = read(app, body, &mut admitted).await.map_err(in_schema)?;

@@ -5,7 +5,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, bail};
 
-use super::schema::{Fault, FaultKind};
+use super::schema::{Fault, FaultKind, shown};
 use super::{ServeOptions, ServedModel};
 use crate::engine::{QueueTask, QueuedTask, RowOptions, TaskInput, Workload};
 use crate::model::modules::Prompts;
@@ -13,6 +13,7 @@ use crate::model::purpose::noun;
 use crate::nn::HeadKind;
 use crate::output::ContentType;
 use crate::sys::console::Console;
+use crate::sys::threads::single_thread_pool;
 use crate::task::{
     Classifier, Loaded, ModelTask, PromptChoice, ScoreOptions, TextEncoder, load_for_own_task, workload,
 };
@@ -111,7 +112,7 @@ impl Model {
     fn load(served: &ServedModel, options: &ServeOptions, console: &Console) -> Result<Self> {
         let loaded = load_for_own_task(&served.options, console)?;
         let prompts = loaded.modules.prompts.clone();
-        let facts = facts(&loaded);
+        let mut facts = facts(&loaded);
         let scores = ScoreOptions { on_long: options.vectors.on_long, raw: false };
         let kind = match loaded.head_kind {
             Some(HeadKind::SequenceClassification | HeadKind::CausalLm) if loaded.dimensions == 1 => {
@@ -130,9 +131,12 @@ impl Model {
                 Kind::Vectors(TextEncoder::new(loaded, &options.vectors, console)?.into())
             }
         };
+        if let Kind::Vectors(encoder) = &kind {
+            facts.dimensions = encoder.dimensions();
+        }
         let workload = kind.workload(options.max_batch_tokens);
         let task = kind.queued(&workload, 1.0);
-        let tokens_per_second = measure(&*task)?;
+        let tokens_per_second = single_thread_pool("measure".into())?.install(|| measure(&*task))?;
         let (name, id) = (served.name.clone(), served.options.source.model.clone());
         Ok(Model { name, id, kind, task, prompts, facts, workload, tokens_per_second })
     }
@@ -171,8 +175,11 @@ impl Model {
                         "" => "which has no prompts; leave it out".to_owned(),
                         known => format!("which has {known}; send one of these"),
                     };
-                    let message =
-                        format!("prompt_name is {name:?}, but not a prompt of {}, {remedy}", self.name);
+                    let message = format!(
+                        "prompt_name is {:?}, but not a prompt of {}, {remedy}",
+                        shown(name),
+                        self.name
+                    );
                     Err(Fault::of(FaultKind::Invalid, "prompt_name", message))
                 }
             },
@@ -195,11 +202,11 @@ impl Model {
         }
     }
 
-    /// Elements of a vector in answers with one for each token.
-    pub(super) fn token_width(&self) -> usize {
+    /// Elements of a vector in answers with one for each token. `None`: a text has as many vectors as tokens.
+    pub(super) fn token_width(&self) -> Option<usize> {
         match &self.kind {
-            Kind::Vectors(encoder) if encoder.gives_tokens() => self.facts.hidden_size,
-            _ => self.facts.dimensions,
+            Kind::Vectors(encoder) if encoder.gives_tokens() => None,
+            _ => Some(self.facts.dimensions),
         }
     }
 
@@ -306,7 +313,7 @@ pub(super) struct Models {
 }
 
 impl Models {
-    /// Loads all models. `single`: a pool of one thread, in which they are measured.
+    /// Loads all models, and measures each on one thread.
     pub(super) fn load(options: &ServeOptions, console: &Console) -> Result<Self> {
         let mut all: Vec<Model> = Vec::with_capacity(options.models.len());
         for served in &options.models {
@@ -391,6 +398,7 @@ impl Models {
 /// The fault of a name that none of these models has.
 fn unknown(name: &str, models: &[&Model]) -> Fault {
     let known: Vec<&str> = models.iter().map(|model| &*model.name).collect();
-    let message = format!("model is {name:?}, which is not served; send one of {}", known.join(", "));
+    let message =
+        format!("model is {:?}, which is not served; send one of {}", shown(name), known.join(", "));
     Fault::of(FaultKind::Model, "model", message)
 }

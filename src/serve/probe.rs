@@ -13,11 +13,11 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 const REQUEST: &[u8] = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
 const OK: &[u8] = b"HTTP/1.1 200 ";
 
-/// Asks the server at this address whether it answers requests.
+/// Asks the server at this address whether it answers requests; one with TLS, whether it takes connections.
 ///
 /// # Errors
 /// A sentence if it does not.
-pub fn probe(address: &Address) -> Result<()> {
+pub fn probe(address: &Address, has_tls: bool) -> Result<()> {
     let (name, answer) = match address {
         Address::Tcp(host, port) => {
             let name = format!("{host}:{port}");
@@ -32,7 +32,7 @@ pub fn probe(address: &Address) -> Result<()> {
             let stream = TcpStream::connect_timeout(&address, TIMEOUT);
             let answer = stream.and_then(|stream| {
                 stream.set_read_timeout(Some(TIMEOUT))?;
-                ask(stream)
+                ask(stream, has_tls)
             });
             (name, answer)
         }
@@ -40,7 +40,7 @@ pub fn probe(address: &Address) -> Result<()> {
         Address::Unix(path) => {
             let answer = std::os::unix::net::UnixStream::connect(path).and_then(|stream| {
                 stream.set_read_timeout(Some(TIMEOUT))?;
-                ask(stream)
+                ask(stream, has_tls)
             });
             (path.display().to_string(), answer)
         }
@@ -52,7 +52,10 @@ pub fn probe(address: &Address) -> Result<()> {
     }
 }
 
-fn ask(mut stream: impl Read + Write) -> std::io::Result<bool> {
+fn ask(mut stream: impl Read + Write, has_tls: bool) -> std::io::Result<bool> {
+    if has_tls {
+        return Ok(true);
+    }
     stream.write_all(REQUEST)?;
     let mut status = [0; OK.len()];
     stream.read_exact(&mut status)?;

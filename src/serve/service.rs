@@ -50,10 +50,18 @@ pub(super) struct Job<'a> {
     pub ignored: Vec<String>,
 }
 
+/// Bytes that a tokenizer takes for a byte of a text that it tokenizes at once, as in the memory budget of the engine.
+pub(super) const TOKENIZER_BYTES: usize = 160;
 /// Bytes of an element of an answer: as `f32`, and as text.
 const BYTES_PER_ELEMENT: usize = 4 + 13;
 
 impl Job<'_> {
+    /// An estimate of the memory in which long texts are split into sequences, in bytes. Other texts are tokenized in pieces.
+    pub(super) fn tokenizer_bytes(&self) -> u64 {
+        let split = self.call.inputs.iter().filter(|input| input.on_long == Some(OnLong::Mean));
+        (split.map(OwnedInput::bytes).max().unwrap_or(0) * TOKENIZER_BYTES) as u64
+    }
+
     /// An estimate of the memory of the answer, in bytes. Texts whose rows grow with their tokens have one for each four bytes.
     pub(super) fn answer_bytes(&self) -> u64 {
         let Model { facts, workload, .. } = self.model;
@@ -173,6 +181,11 @@ impl Texts {
     /// What each text has become. Without chunks and with one query, a text has one row.
     fn contents(&self) -> impl Iterator<Item = &Content> {
         self.texts.iter().filter_map(|text| text.rows().first().map(|row| &row.content))
+    }
+
+    /// Encoded tokens of each text.
+    pub(super) fn token_counts(&self) -> impl Iterator<Item = usize> {
+        self.texts.iter().map(|text| text.tokens)
     }
 
     /// The dense vector of each text, or those of its tokens, concatenated.
@@ -375,12 +388,12 @@ impl Service {
         body: impl FnOnce(&Texts) -> Result<Vec<u8>, Fault> + Send + 'static,
     ) -> Result<Reply, Fault> {
         let (send, receive) = oneshot::channel();
-        let (names, limit) = (job.names, job.model.facts.max_length);
+        let names = job.names;
         let bytes = job.call.inputs.iter().map(OwnedInput::bytes).sum();
         let ticket = self.queue.submit(job.call, move |answer| {
             let reply = match answer {
                 Ok(answered) => reply(answered, &names, bytes, body),
-                Err(error) => Err(fault(&error, &names, limit)),
+                Err(error) => Err(fault(&error, &names)),
             };
             let _ = send.send(reply);
         });
@@ -429,16 +442,14 @@ fn reply(
 }
 
 /// The fault of a call without an answer.
-fn fault(error: &Error, names: &Names, limit: usize) -> Fault {
+fn fault(error: &Error, names: &Names) -> Fault {
     let Some(TextError { index, fault, reason }) = error.downcast_ref() else {
         return Fault::new(FaultKind::Internal, format!("{error:#}"));
     };
     let name = names.name(*index);
     match fault {
-        TextFault::TooLong { tokens } => {
-            let message = format!(
-                "{name} has {tokens} tokens, over the limit of {limit}; shorten it, or send \"truncate\": true"
-            );
+        TextFault::TooLong { .. } => {
+            let message = format!("{name} {reason}; shorten it, or let it be truncated");
             Fault::of(FaultKind::TooLong, name, message)
         }
         TextFault::Invalid => Fault::of(FaultKind::Text, name.clone(), format!("{name} {reason}")),

@@ -134,7 +134,7 @@ impl Classifier {
         match template {
             Some(template) => {
                 let (tokenizer, on_long) = self.model.reading(input);
-                let tokens = template.encode(&tokenizer, query, document)?;
+                let tokens = template.encode(&tokenizer, prompt, query, document)?;
                 check_length(&tokens, &tokenizer, on_long)?;
                 self.model.checked([tokens])
             }

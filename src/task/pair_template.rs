@@ -18,7 +18,6 @@ const FILLERS: [&str; 2] = ["0", "1 2 3 4"];
 pub(super) struct PairTemplate {
     template: ChatTemplate,
     has_parts: bool,
-    prompt: String,
     /// The tokens at the end of every text of the template, which truncated ones get back.
     suffix: Vec<u32>,
 }
@@ -51,7 +50,7 @@ impl PairTemplate {
             return Ok(None);
         };
         let has_parts = options.has_parts.unwrap_or(template.reads_parts());
-        let mut pairs = PairTemplate { template, has_parts, prompt: prompt.to_owned(), suffix: Vec::new() };
+        let mut pairs = PairTemplate { template, has_parts, suffix: Vec::new() };
         if let Some(why) = pairs.failure() {
             let file = pairs.template.file().display();
             if pairs.template.is_endless() {
@@ -67,7 +66,7 @@ impl PairTemplate {
             return Ok(None);
         }
         if options.restores_suffix {
-            pairs.suffix = pairs.common_suffix(&loaded.tokenizer)?;
+            pairs.suffix = pairs.common_suffix(&loaded.tokenizer, prompt)?;
         }
         Ok(Some(pairs))
     }
@@ -87,8 +86,8 @@ impl PairTemplate {
     }
 
     /// The longest common end of the tokens of two conversations with other contents; empty if they do not differ.
-    fn common_suffix(&self, tokenizer: &Tokenizer) -> Result<Vec<u32>> {
-        let ids = |filler: &str| match self.render(filler, filler) {
+    fn common_suffix(&self, tokenizer: &Tokenizer, prompt: &str) -> Result<Vec<u32>> {
+        let ids = |filler: &str| match self.render(prompt, filler, filler) {
             Ok(text) => tokenizer.rendered_ids(&text),
             // A template may refuse such contents.
             Err(_) => Ok(Vec::new()),
@@ -100,14 +99,15 @@ impl PairTemplate {
         Ok(if is_whole { Vec::new() } else { first[first.len() - common..].to_vec() })
     }
 
-    /// The tokens of a query and a text. One that fills the limit ends in the suffix.
+    /// The tokens of a query and a text, after the prompt if there is one. One that fills the limit ends in the suffix.
     pub(super) fn encode(
         &self,
         tokenizer: &Tokenizer,
+        prompt: &str,
         query: &str,
         text: &str,
     ) -> Result<TokenIds, TokenizeError> {
-        let rendered = self.render(query, text).map_err(|error| {
+        let rendered = self.render(prompt, query, text).map_err(|error| {
             let file = self.template.file().display();
             TokenizeError::Failed(format!(
                 "cannot be rendered by the chat template of {file} ({error}); correct the text"
@@ -122,8 +122,8 @@ impl PairTemplate {
         Ok(tokens)
     }
 
-    fn render(&self, query: &str, text: &str) -> Result<String, String> {
-        self.template.render(&messages(&self.prompt, query, text), self.has_parts)
+    fn render(&self, prompt: &str, query: &str, text: &str) -> Result<String, String> {
+        self.template.render(&messages(prompt, query, text), self.has_parts)
     }
 }
 

@@ -14,6 +14,7 @@ use super::error::{Fault, FaultKind};
 use super::values::{self, ValueName, found, shown, string};
 use crate::input::json_type;
 use crate::named::Named;
+use crate::text::OnLong;
 
 /// Maximum number of fields of an object.
 const MAX_FIELDS: usize = 64;
@@ -119,6 +120,12 @@ impl<'a> RequestFields<'a> {
     pub(super) fn model_in(&mut self, name: &str) -> Result<Option<String>, Fault> {
         let model = self.string(name)?.filter(|model| !model.is_empty());
         Ok(model.map(|model| model.strip_suffix(":latest").map(String::from).unwrap_or(model)))
+    }
+
+    /// `truncate`: whether texts over the limit are truncated, or an error.
+    pub(super) fn truncate(&mut self) -> Result<Option<OnLong>, Fault> {
+        let action = |truncate| if truncate { OnLong::Truncate } else { OnLong::Error };
+        Ok(self.flag("truncate")?.map(action))
     }
 
     /// Takes `true` or `false`.

@@ -28,3 +28,4 @@ pub use calls::{
 };
 pub use error::{Fault, FaultKind, Schema};
 pub use truncation::{Truncated, truncated_header};
+pub(super) use values::shown;

@@ -8,16 +8,14 @@ use super::error::Fault;
 use super::fields::RequestFields;
 use super::render::{element_count, float_bytes, json, json_of, none_truncated};
 use super::truncation::Truncated;
-use crate::text::OnLong;
 
 /// The call of `/api/embed`.
 pub fn embed(body: &[u8], max_texts: usize) -> Result<Embed, Fault> {
     let mut fields = RequestFields::read(body)?;
-    let action = |truncate| if truncate { OnLong::Truncate } else { OnLong::Error };
     Ok(Embed {
         inputs: fields.texts("input", max_texts)?,
         model: fields.model()?,
-        options: TextOptions { on_long: fields.flag("truncate")?.map(action), ..TextOptions::default() },
+        options: TextOptions { on_long: fields.truncate()?, ..TextOptions::default() },
         normalize: None,
         dimensions: fields.integer("dimensions", 1)?,
         ignored: fields.ignored(),
@@ -195,6 +193,7 @@ impl Serialize for ModelInfo<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::text::OnLong;
 
     fn text(bytes: Vec<u8>) -> String {
         String::from_utf8(bytes).unwrap()

@@ -1,4 +1,4 @@
-//! OpenAI's embeddings and models: `/v1/embeddings`, `/v1/models`. Extensions: `prompt_name`, and `input_type`, which is the role.
+//! OpenAI's embeddings and models: `/v1/embeddings`, `/v1/models`. Extensions: `prompt_name`, `truncate`, and `input_type`, which is the role.
 
 use serde::{Serialize, Serializer};
 
@@ -55,6 +55,7 @@ pub fn embeddings(body: &[u8], max_texts: usize) -> Result<(Embed, Encoding), Fa
         options: TextOptions {
             prompt: fields.string("prompt_name")?.map(PromptChoice::Name),
             role: fields.named("input_type")?,
+            on_long: fields.truncate()?,
             ..TextOptions::default()
         },
         normalize: None,

@@ -53,7 +53,7 @@ impl fmt::Display for ValueName<'_> {
 }
 
 /// A user's value as messages show it: without the characters after the first 40.
-pub(super) fn shown(value: &str) -> String {
+pub(in crate::serve) fn shown(value: &str) -> String {
     match value.char_indices().nth(MAX_SHOWN) {
         Some((end, _)) => format!("{}…", &value[..end]),
         None => value.into(),

@@ -29,7 +29,7 @@ use crate::task::options::VectorOptions;
 use crate::task::reading::{Reading, Readings};
 use crate::task::text_model::TextModel;
 use crate::text::OnLong;
-use crate::text::{self, Chunk, Chunking, Sequence, TokenizedText};
+use crate::text::{self, Chunk, Chunking, Sequence, TokenizedText, Tokenizer};
 
 /// A model with every option resolved.
 pub struct Embedder {
@@ -302,7 +302,8 @@ impl Task for Embedder {
                     late_interaction.expand(role.unwrap_or(late_interaction.role()), &mut tokens);
                 }
                 let sequences = match on_long {
-                    OnLong::Mean if tokens.truncated_tokens > 0 => {
+                    OnLong::Mean if tokens.truncated_tokens > 0 && input.pair.is_none() => {
+                        check_prompt_has_room(tokenizer, prompt)?;
                         tokenizer.encode_in_sequences(prompt, input.text).map_err(tokenizer_failed)?
                     }
                     _ => vec![tokens],
@@ -394,6 +395,18 @@ impl ModelTask for Embedder {
     fn vector_bytes(&self) -> usize {
         size_of::<f32>() * self.dimensions
     }
+}
+
+/// Refuses a prompt that leaves no room for a text in its sequences.
+fn check_prompt_has_room(tokenizer: &Tokenizer, prompt: &str) -> Result<(), TokenizeError> {
+    let tokens = tokenizer.num_prompt_and_special_tokens(prompt).map_err(tokenizer_failed)?;
+    if tokens >= tokenizer.max_length() {
+        let limit = tokenizer.max_length();
+        let reason =
+            format!("has no room beside its prompt within the limit of {limit} tokens; shorten the prompt");
+        return Err(TokenizeError::Failed(reason));
+    }
+    Ok(())
 }
 
 fn span(chunk: &Chunk) -> Span {

@@ -15,7 +15,6 @@ use super::error::Fault;
 use super::fields::RequestFields;
 use super::values;
 use crate::task::PromptChoice;
-use crate::text::OnLong;
 
 /// What a model does with the texts of the root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -173,9 +172,8 @@ fn prompted(fields: &mut RequestFields) -> Result<TextOptions, Fault> {
 
 /// `truncate` and `truncation_direction`.
 fn truncation(fields: &mut RequestFields) -> Result<TextOptions, Fault> {
-    let action = |truncate| if truncate { OnLong::Truncate } else { OnLong::Error };
     Ok(TextOptions {
-        on_long: fields.flag("truncate")?.map(action),
+        on_long: fields.truncate()?,
         truncation_side: fields.named("truncation_direction")?,
         ..TextOptions::default()
     })
@@ -186,6 +184,7 @@ mod tests {
     use super::*;
     use crate::serve::schema::calls::{OneOrMany, TextAndPair};
     use crate::serve::schema::error::{FaultKind, Schema};
+    use crate::text::OnLong;
     use crate::text::TruncationSide;
 
     fn many(field: &str, texts: &[&str]) -> OneOrMany<String> {
