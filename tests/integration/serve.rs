@@ -408,3 +408,61 @@ fn nothing_is_truncated_silently() {
     assert_eq!(refusing.post("/embed", &json!({ "inputs": long, "truncate": true })).status, 200);
     assert_eq!(refusing.get("/info").ok()["auto_truncate"], false);
 }
+
+/// Models without special tokens have no token for an empty text.
+#[test]
+fn an_empty_text_of_a_static_model_has_a_vector() {
+    let server = Server::start(&["static/potion"], &[]);
+    for texts in [vec![""], vec!["", "lamp", ""]] {
+        let texts: Vec<String> = texts.into_iter().map(String::from).collect();
+        let expected = embedded("static/potion", &texts, &["--normalize"]);
+        assert_bits(&by_route(&server, "/embed", &texts), &expected, "/embed");
+    }
+    server.stop();
+}
+
+#[test]
+fn an_instruction_is_that_of_the_chat_template() {
+    let server = Server::start(&["causal-rerankers/qwen3"], &[]);
+    let documents = ["the lamp is burning".to_owned(), "candle light".to_owned()];
+    let ask = |instruction: &str| {
+        let body = json!({ "query": "lamp", "documents": documents, "raw_scores": true, "instruction": instruction });
+        let mut results = server.post("/v1/rerank", &body).ok()["results"].as_array().unwrap().clone();
+        results.sort_by_key(|result| result["index"].as_u64());
+        results.iter().map(|result| result["relevance_score"].as_f64().unwrap() as f32).collect::<Vec<_>>()
+    };
+    for instruction in ["the candle", "of the lamp"] {
+        let args = ["--query", "lamp", "--raw", "--prompt", instruction];
+        let rows = command_rows("rerank", "causal-rerankers/qwen3", &documents, &args);
+        let expected: Vec<f32> = rows.iter().map(|row| row["score"].as_f64().unwrap() as f32).collect();
+        assert_eq!(ask(instruction), expected, "{instruction}");
+    }
+    assert_ne!(ask("the candle"), ask("of the lamp"));
+    server.stop();
+}
+
+#[test]
+fn a_pair_over_the_limit_is_truncated_where_texts_are_averaged() {
+    let server = Server::start(&[DENSE], &["--on-long", "mean"]);
+    let long = "the lamp ".repeat(40);
+    let body = json!({ "pairs": [["a", long]] });
+    let answer = server.post("/tasks/embed", &body);
+    assert_eq!(answer.header("x-truncated-count"), Some("1"));
+    let truncated = json!({ "pairs": [["a", long]], "options": { "on_long": "truncate" } });
+    assert_eq!(answer.ok()["rows"], server.post("/tasks/embed", &truncated).ok()["rows"]);
+    let prompt = json!({ "texts": [long], "options": { "prompt": "the lamp ".repeat(30) } });
+    let refused = server.post("/tasks/embed", &prompt);
+    assert_eq!(refused.status, 400);
+    assert!(refused.json()["error"].as_str().unwrap().contains("shorten the prompt"));
+    server.stop();
+}
+
+#[test]
+fn vectors_of_tokens_have_their_dimensions_whatever_those_of_texts_are() {
+    let server = Server::start(&[DENSE], &["--dimensions", "8"]);
+    let texts = [String::from("the lamp is burning")];
+    let found = server.post("/embed_all", &json!({ "inputs": texts })).ok();
+    let row = &command_rows("embed", DENSE, &texts, &["--pooling", "none"])[0];
+    assert_bits(&vectors(&found[0]), &vectors(&row["embeddings"]), "/embed_all");
+    server.stop();
+}
