@@ -3,7 +3,7 @@
 
     python3 scripts/check/scale.py [--sconce target/release/sconce] [--rows 1000000] [--input-gb 0]
 
-Embeds 100,000 rows as many times as give all rows, and all rows once, into jsonl, npy and parquet. The peak memory (VmHWM) of all rows
+Embeds a third of the rows, at most 300,000, as many times as give all rows, and all rows once, into jsonl, npy and parquet. The peak memory (VmHWM) of all rows
 may exceed the highest of the others by 10 %, or by 4 bytes for each row more, which is less than a pointer for each row; the number of
 rows has to match; and sampled rows have to equal the vectors of their texts embedded alone. With --input-gb N, also embeds N GB of
 jsonl, mostly a field that is not embedded, with the address space limited to 1 GB. Exits with 1 if a check fails.
@@ -82,7 +82,7 @@ def main():
     failed = False
     with tempfile.TemporaryDirectory() as folder:
         sources = {}
-        few = min(100_000, options.rows // 2)
+        few = min(300_000, options.rows // 3)
         for rows in (few, options.rows):
             sources[rows] = os.path.join(folder, f"{rows}.txt")
             with open(sources[rows], "w") as file:
