@@ -33,7 +33,7 @@ MUTATIONS = [
     ("a tied LM head is one of its own", "src/nn/causal_lm.rs", "if self.is_tied {", "if !self.is_tied {"),
     ("the suffix of a chat template is not restored", "src/task/pair_template.rs", "if tokens.ids.len() >= tokenizer.max_length() {", "if false {"),
     ("the suffix of a chat template is always restored", "src/task/pair_template.rs", "if options.restores_suffix {", "if true {"),
-    ("the prompt is no message", "src/task/pair_template.rs", "messages(&self.prompt, query, text)", 'messages("", query, text)'),
+    ("the prompt is no message", "src/task/pair_template.rs", "messages(prompt, query, text)", 'messages("", query, text)'),
     ("contents are never lists of parts", "src/task/pair_template.rs", "options.has_parts.unwrap_or(template.reads_parts())", "false"),
     ("rendered texts get special tokens", "src/text/tokenizer.rs", "let (mut encoding, tokens) = self.encode_at_least(text, self.max_length)?;", "let mut encoding = self.inner.encode(text, true).map_err(|error| anyhow!(\"{error}\"))?;\n        let tokens = encoding.len();"),
     ("pieces of long texts are not counted", "src/text/tokenizer.rs", "tokens += encoding.len();", "tokens = encoding.len();"),
