@@ -81,7 +81,7 @@ const MAX_WAVE_CARRIED_BYTES: usize = 2 << 20;
 const WAVES_IN_FLIGHT: usize = 3;
 
 /// Bytes that the tokenizer allocates per byte of text: normalized forms, offsets and pieces (135 measured on English).
-const TOKENIZER_BYTES_PER_TEXT_BYTE: usize = 160;
+pub const TOKENIZER_BYTES_PER_TEXT_BYTE: usize = 160;
 /// Minimum record size that a budget has to allow, in bytes.
 const MIN_RECORD_BYTES: usize = 1 << 15;
 /// Minimum memory of the readers, in bytes.

@@ -16,9 +16,8 @@
 //! * `budget`: how many items, tokens and bytes are in flight, as pure functions.
 //! * `batcher`: items → waves; `batches`: which texts share a batch; `repeats`: the rows of texts that were planned before.
 //! * `workers`: the threads that run batches; `wave`: what the threads send to one another.
-//! * `queue`: the texts of many callers at once, as on a server; `schedule`: which of them are next.
+//! * `queue`: the texts of many callers at once, as on a server; `schedule`: which of them a free worker runs next, as a pure module.
 //! * `row_cache`, `row_store`: rows of earlier processes, in the place of a batch's.
-//! * `schedule`: what waits on a server, and what a free worker runs next, as a pure module.
 //! * `utilization`: how busy the workers are.
 
 mod batcher;
@@ -43,7 +42,7 @@ use rayon::prelude::*;
 
 use self::batcher::Batcher;
 pub use self::batches::balanced_batches;
-pub use self::budget::{GROUP_BYTES, MemoryBudget, Workload};
+pub use self::budget::{GROUP_BYTES, MemoryBudget, TOKENIZER_BYTES_PER_TEXT_BYTE, Workload};
 pub use self::queue::{
     Answer, Answered, Call, CallTimes, OwnedInput, Queue, QueueCounters, QueueLength, QueueTask, QueuedTask,
     Ticket,

@@ -1,6 +1,6 @@
 //! An input: where its bytes are, their format and their compression.
 
-use crate::named::Named;
+use crate::named::names;
 use std::fmt::{self, Display, Formatter};
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -29,29 +29,15 @@ pub enum Format {
     Files,
 }
 
-impl Named for Format {
-    const ALL: &'static [Self] = &[
-        Format::Lines,
-        Format::Jsonl,
-        Format::Csv,
-        Format::Tsv,
-        Format::Parquet,
-        Format::Arrow,
-        Format::Files,
-    ];
-
-    fn name(self) -> &'static str {
-        match self {
-            Format::Lines => "lines",
-            Format::Jsonl => "jsonl",
-            Format::Csv => "csv",
-            Format::Tsv => "tsv",
-            Format::Parquet => "parquet",
-            Format::Arrow => "arrow",
-            Format::Files => "files",
-        }
-    }
-}
+names!(Format {
+    Lines => "lines",
+    Jsonl => "jsonl",
+    Csv => "csv",
+    Tsv => "tsv",
+    Parquet => "parquet",
+    Arrow => "arrow",
+    Files => "files",
+});
 
 impl Format {
     /// Whether the format has bytes that are not text.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::named::Named;
+use crate::named::{Named, names};
 
 /// An output format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,29 +23,15 @@ pub enum OutputFormat {
     Safetensors,
 }
 
-impl Named for OutputFormat {
-    const ALL: &'static [Self] = &[
-        OutputFormat::Jsonl,
-        OutputFormat::Csv,
-        OutputFormat::Npy,
-        OutputFormat::Npz,
-        OutputFormat::Parquet,
-        OutputFormat::Arrow,
-        OutputFormat::Safetensors,
-    ];
-
-    fn name(self) -> &'static str {
-        match self {
-            OutputFormat::Jsonl => "jsonl",
-            OutputFormat::Csv => "csv",
-            OutputFormat::Npy => "npy",
-            OutputFormat::Npz => "npz",
-            OutputFormat::Parquet => "parquet",
-            OutputFormat::Arrow => "arrow",
-            OutputFormat::Safetensors => "safetensors",
-        }
-    }
-}
+names!(OutputFormat {
+    Jsonl => "jsonl",
+    Csv => "csv",
+    Npy => "npy",
+    Npz => "npz",
+    Parquet => "parquet",
+    Arrow => "arrow",
+    Safetensors => "safetensors",
+});
 
 impl OutputFormat {
     /// Whether rows have columns beside the vector: ids, kept columns, scales.

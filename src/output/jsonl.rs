@@ -36,8 +36,8 @@ impl RowEncoder for JsonlEncoder {
     }
 }
 
-/// Rows as a JSON array of the objects that JSON Lines has.
-pub fn json_rows(rows: &[Row], content: &ContentType) -> Vec<u8> {
+/// Writes rows as a JSON array of the objects that JSON Lines has.
+pub fn write_json_rows(rows: &[Row], content: &ContentType, bytes: &mut Vec<u8>) {
     let schema = OutputSchema {
         format: OutputFormat::Jsonl,
         content: *content,
@@ -48,7 +48,7 @@ pub fn json_rows(rows: &[Row], content: &ContentType) -> Vec<u8> {
         follows_batches: false,
     };
     let rows: Vec<JsonRow> = rows.iter().map(|row| JsonRow { row, schema: &schema }).collect();
-    serde_json::to_vec(&rows).expect("writing to memory does not fail, and keys are strings")
+    serde_json::to_writer(bytes, &rows).expect("writing to memory does not fail, and keys are strings")
 }
 
 /// A row as a JSON object. Elements have the fewest digits that read back as the same `f32`; NaN and infinite ones are

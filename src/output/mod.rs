@@ -67,7 +67,7 @@ pub use digest::{Digest, HashedBlock, Hasher};
 pub use dtype::{OutputDtype, StoredVector, VectorValues};
 pub use durable_rows::DurableRows;
 pub use format::OutputFormat;
-pub use jsonl::json_rows;
+pub use jsonl::write_json_rows;
 pub use ledger::{Event, Ledger, LedgerEntry};
 pub use lock::{OutputLock, UncheckedOutput};
 pub use read_files::{ReadFiles, refuse};

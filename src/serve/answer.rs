@@ -14,8 +14,8 @@ use super::schema::{
     Decode, Embed, Fault, FaultKind, Predict, Rerank, Schema, SentenceSimilarity, Tokenize, ollama, openai,
     rerank, tei,
 };
-use super::service::{Job, Reply, Service, TOKENIZER_BYTES, Texts};
-use crate::engine::CallTimes;
+use super::service::{Job, Reply, Service, Texts};
+use crate::engine::{CallTimes, TOKENIZER_BYTES_PER_TEXT_BYTE};
 use crate::output::ContentType;
 use crate::task::{ModelTask, PromptChoice};
 use crate::text::{OnLong, TokenIds, Tokenizer};
@@ -73,79 +73,73 @@ impl Service {
         admitted: &mut Admitted,
         limits: &Limits,
     ) -> Answer {
-        let (Matched { route, schema, .. }, body) = (request.route, &request.body);
-        let max = limits.client_batch_size;
-        let answer = match route {
-            Route::Rerank => return self.answer_rerank(admitted, &request, schema, max).await,
-            Route::Root => {
-                return self.answer_root(admitted, &request, max).await.map_err(|fault| (fault, schema));
-            }
+        let schema = request.route.schema;
+        if request.route.route == Route::Rerank {
+            return self.answer_rerank(admitted, &request, schema, limits.client_batch_size).await;
+        }
+        self.answer_in_schema(&request, admitted, limits).await.map_err(|fault| (fault, schema))
+    }
+
+    /// The answer to a request whose route has one schema.
+    async fn answer_in_schema(
+        &self,
+        request: &Request<'_>,
+        admitted: &mut Admitted,
+        limits: &Limits,
+    ) -> Result<Response, Fault> {
+        let (route, body, max) = (request.route.route, &request.body, limits.client_batch_size);
+        match route {
+            Route::Root => self.answer_root(admitted, request, max).await,
             Route::Embed => {
-                self.answer_embed(admitted, self.parse(body, move |body| tei::embed(body, max)).await).await
+                let call = self.parse(body, move |body| tei::embed(body, max)).await?;
+                self.answer_embed(admitted, call).await
             }
             Route::EmbedAll => {
-                self.answer_embed_all(
-                    admitted,
-                    self.parse(body, move |body| tei::embed_outputs(body, max)).await,
-                )
-                .await
+                let call = self.parse(body, move |body| tei::embed_outputs(body, max)).await?;
+                self.answer_embed_all(admitted, call).await
             }
             Route::EmbedSparse => {
-                self.answer_embed_sparse(
-                    admitted,
-                    self.parse(body, move |body| tei::embed_outputs(body, max)).await,
-                )
-                .await
+                let call = self.parse(body, move |body| tei::embed_outputs(body, max)).await?;
+                self.answer_embed_sparse(admitted, call).await
             }
             Route::Predict => {
-                let call = self.parse(body, move |body| tei::predict(body, max)).await;
+                let call = self.parse(body, move |body| tei::predict(body, max)).await?;
                 self.answer_predict(admitted, call, false).await
             }
             Route::Similarity => {
-                self.answer_similarity(
-                    admitted,
-                    self.parse(body, move |body| tei::similarity(body, max)).await,
-                )
-                .await
+                let call = self.parse(body, move |body| tei::similarity(body, max)).await?;
+                self.answer_similarity(admitted, call).await
             }
             Route::Tokenize => {
-                let call = self.parse(body, move |body| tei::tokenize(body, max)).await;
+                let call = self.parse(body, move |body| tei::tokenize(body, max)).await?;
                 self.answer_tokenize(admitted, call).await
             }
             Route::Decode => {
-                let call = self.parse(body, move |body| tei::decode(body, max)).await;
+                let call = self.parse(body, move |body| tei::decode(body, max)).await?;
                 self.answer_decode(call).await
             }
             Route::Info => Ok(Response::plain(self.info(limits))),
             Route::OpenAiEmbeddings => self.answer_openai(admitted, body, max).await,
             Route::OpenAiModels => Ok(Response::plain(self.openai_models())),
             Route::OpenAiModel => self.openai_model(&Matched::model(request.path)),
-            Route::OllamaEmbed => self.answer_ollama(admitted, &request, max).await,
+            Route::OllamaEmbed => self.answer_ollama(admitted, request, max).await,
             Route::OllamaEmbeddings => self.answer_ollama_embeddings(admitted, body).await,
             Route::OllamaTags => Ok(Response::plain(self.ollama_tags())),
             Route::OllamaVersion => Ok(Response::plain(ollama::version_answer(env!("CARGO_PKG_VERSION")))),
             Route::OllamaShow => self.ollama_show(body).await,
             Route::Task(route) => self.answer_task(admitted, route, body, max).await,
-            Route::Ready | Route::Live | Route::Metrics => Ok(Response::plain(Vec::new())),
-        };
-        answer.map_err(|fault| (fault, schema))
+            // These have an answer before.
+            Route::Rerank | Route::Ready | Route::Live | Route::Metrics => Ok(Response::plain(Vec::new())),
+        }
     }
 
-    async fn answer_embed(
-        &self,
-        admitted: &mut Admitted,
-        embed: Result<Embed, Fault>,
-    ) -> Result<Response, Fault> {
-        let job = self.embed(embed?, Capability::Embed)?;
+    async fn answer_embed(&self, admitted: &mut Admitted, embed: Embed) -> Result<Response, Fault> {
+        let job = self.embed(embed, Capability::Embed)?;
         self.respond(admitted, job, |texts| Ok(tei::embed_answer(&texts.dense()))).await
     }
 
-    async fn answer_embed_all(
-        &self,
-        admitted: &mut Admitted,
-        embed: Result<Embed, Fault>,
-    ) -> Result<Response, Fault> {
-        let job = self.embed(embed?, Capability::EmbedTokens)?;
+    async fn answer_embed_all(&self, admitted: &mut Admitted, embed: Embed) -> Result<Response, Fault> {
+        let job = self.embed(embed, Capability::EmbedTokens)?;
         let width = job.model.token_width();
         self.respond(admitted, job, move |texts| {
             let vectors = texts.dense().into_iter().zip(texts.token_counts());
@@ -158,12 +152,8 @@ impl Service {
         .await
     }
 
-    async fn answer_embed_sparse(
-        &self,
-        admitted: &mut Admitted,
-        embed: Result<Embed, Fault>,
-    ) -> Result<Response, Fault> {
-        let job = self.embed(embed?, Capability::EmbedSparse)?;
+    async fn answer_embed_sparse(&self, admitted: &mut Admitted, embed: Embed) -> Result<Response, Fault> {
+        let job = self.embed(embed, Capability::EmbedSparse)?;
         self.respond(admitted, job, |texts| Ok(tei::embed_sparse_answer(&texts.sparse()))).await
     }
 
@@ -171,10 +161,9 @@ impl Service {
     async fn answer_predict(
         &self,
         admitted: &mut Admitted,
-        predict: Result<Predict, Fault>,
+        predict: Predict,
         always_list: bool,
     ) -> Result<Response, Fault> {
-        let predict = predict?;
         let is_list = always_list || predict.inputs.is_list;
         let job = self.predict(predict)?;
         self.respond(admitted, job, move |texts| Ok(tei::predict_answer(&texts.labels(), is_list))).await
@@ -183,9 +172,9 @@ impl Service {
     async fn answer_similarity(
         &self,
         admitted: &mut Admitted,
-        call: Result<SentenceSimilarity, Fault>,
+        call: SentenceSimilarity,
     ) -> Result<Response, Fault> {
-        let job = self.similarity(call?)?;
+        let job = self.similarity(call)?;
         let encoder = job.model.encoder();
         self.respond(admitted, job, move |texts| {
             Ok(tei::similarity_answer(&texts.scores(encoder.as_deref())?))
@@ -211,10 +200,10 @@ impl Service {
         // The clients of Hugging Face, which ask at `/`, read the labels of the first text from a list of texts.
         let always_list = request.route.path == "/";
         match self.parse(&request.body, move |body| tei::root(body, task, max)).await? {
-            tei::RootCall::Embed(call) => self.answer_embed(admitted, Ok(call)).await,
-            tei::RootCall::EmbedSparse(call) => self.answer_embed_sparse(admitted, Ok(call)).await,
-            tei::RootCall::Predict(call) => self.answer_predict(admitted, Ok(call), always_list).await,
-            tei::RootCall::Similarity(call) => self.answer_similarity(admitted, Ok(call)).await,
+            tei::RootCall::Embed(call) => self.answer_embed(admitted, call).await,
+            tei::RootCall::EmbedSparse(call) => self.answer_embed_sparse(admitted, call).await,
+            tei::RootCall::Predict(call) => self.answer_predict(admitted, call, always_list).await,
+            tei::RootCall::Similarity(call) => self.answer_similarity(admitted, call).await,
             tei::RootCall::Rerank(call) => self.rerank_in(admitted, call, Schema::Tei, "").await,
         }
     }
@@ -334,8 +323,10 @@ impl Service {
         }
         let is_ranked = route == TaskRoute::Rerank && top_k.is_some();
         self.respond(admitted, job, move |texts| {
-            let rows = texts.rows(&content, top_k, is_ranked);
-            Ok([&b"{\"rows\":"[..], &rows, b"}"].concat())
+            let mut body = b"{\"rows\":".to_vec();
+            texts.write_rows(&content, top_k, is_ranked, &mut body);
+            body.push(b'}');
+            Ok(body)
         })
         .await
     }
@@ -365,15 +356,11 @@ impl Service {
         Ok(Response { reply: self.ask(job, body).await?, ignored })
     }
 
-    async fn answer_tokenize(
-        &self,
-        admitted: &mut Admitted,
-        call: Result<Tokenize, Fault>,
-    ) -> Result<Response, Fault> {
-        let Tokenize { inputs, model, prompt_name, add_special_tokens, ignored } = call?;
+    async fn answer_tokenize(&self, admitted: &mut Admitted, call: Tokenize) -> Result<Response, Fault> {
+        let Tokenize { inputs, model, prompt_name, add_special_tokens, ignored } = call;
         // Whole texts are tokenized at once, and each token is an object of the answer.
         let bytes: usize = inputs.values.iter().map(String::len).sum();
-        admitted.grow((bytes * TOKENIZER_BYTES) as u64)?;
+        admitted.grow((bytes * TOKENIZER_BYTES_PER_TEXT_BYTE) as u64)?;
         let model = self.models.select(model.as_deref(), Capability::Any)?;
         let prompt = model.prompt(prompt_name.map(PromptChoice::Name).as_ref())?;
         let kind = model.kind.clone();
@@ -393,8 +380,8 @@ impl Service {
         Ok(Response { ignored, ..Response::plain(body.await?) })
     }
 
-    async fn answer_decode(&self, call: Result<Decode, Fault>) -> Result<Response, Fault> {
-        let Decode { ids, model, skip_special_tokens, ignored } = call?;
+    async fn answer_decode(&self, call: Decode) -> Result<Response, Fault> {
+        let Decode { ids, model, skip_special_tokens, ignored } = call;
         let kind = self.models.select(model.as_deref(), Capability::Any)?.kind.clone();
         let body = self.run(move || {
             let decode = |ids: &Vec<u32>| kind.tokenizer().decode_all(ids, skip_special_tokens);

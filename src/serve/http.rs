@@ -22,7 +22,7 @@ use super::app::{App, State};
 use super::listener::{Accepted, Listener};
 use super::route::{Matched, Route, schema_of};
 use super::schema::{Fault, FaultKind, Schema, ignored_header, truncated_header};
-use super::sent::{Impatient, SentBody};
+use super::sent::{ReadTimeout, SentBody};
 use super::stop::Signals;
 
 /// Maximum time until the head of a request is there, and between two requests of a connection.
@@ -71,7 +71,8 @@ fn serve_connection(stream: Accepted, app: Arc<App>, connections: &GracefulShutd
         app.connections_changed(1);
         // A connection that breaks has no one to tell.
         if let Some((stream, _permit)) = stream.established().await {
-            let _ = watcher.watch(http.serve_connection(TokioIo::new(Impatient::new(stream)), answer)).await;
+            let _ =
+                watcher.watch(http.serve_connection(TokioIo::new(ReadTimeout::new(stream)), answer)).await;
         }
         app.connections_changed(-1);
     });
@@ -148,7 +149,7 @@ async fn answer(
     }
     let service = app.service().map_err(in_schema)?;
     if matched.takes_texts() {
-        service.check_waiting().map_err(in_schema)?;
+        service.check_waiting(app.request_timeout()).map_err(in_schema)?;
     }
     let mut admitted = app.admit(&matched, headers).map_err(in_schema)?;
     let work = async {

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::schema::Fault;
 use super::service::Reply;
-use crate::named::Named;
+use crate::named::names;
 use crate::sys::console::Verbosity;
 use crate::sys::terminal;
 
@@ -18,16 +18,10 @@ pub enum LogFormat {
     Json,
 }
 
-impl Named for LogFormat {
-    const ALL: &'static [Self] = &[LogFormat::Text, LogFormat::Json];
-
-    fn name(self) -> &'static str {
-        match self {
-            LogFormat::Text => "text",
-            LogFormat::Json => "json",
-        }
-    }
-}
+names!(LogFormat {
+    Text => "text",
+    Json => "json",
+});
 
 /// What is written about requests.
 #[derive(Debug, Clone, Copy)]

@@ -1,4 +1,4 @@
-//! The HTTP server: a door to the engine like the command line. Clients of text-embeddings-inference, OpenAI, Cohere, Jina and Ollama get
+//! The HTTP server: requests in, rows of the engine out. Clients of text-embeddings-inference, OpenAI, Cohere, Jina and Ollama get
 //! the answers that they expect.
 //!
 //! ```text
@@ -8,10 +8,10 @@
 //!
 //! * `schema`: requests and answers as bytes, without HTTP and models.
 //! * `models`: what is served. `service`: from a call to the rows of its texts.
-//! * `route`: paths. `answer`: what a route does. `admission`: what is taken on.
+//! * `route`: paths. `answer`: what a route does. `admission`: limits of requests and their memory.
 //! * `listener`: sockets and TLS. `http`: connections, on one thread. `app`: what they share. `stop`: signals.
 //! * `sent`: answers on their way to clients, which may not read them.
-//! * `metrics`, `log`: what is told about requests.
+//! * `metrics`, `log`: counters of requests, and lines about them.
 
 mod admission;
 mod answer;
@@ -117,13 +117,10 @@ pub fn serve(options: &ServeOptions, console: &Console) -> Result<()> {
     let http = spawn("http", move || http::serve(listener, &served, timeout))?;
     let models = Models::load(options, console)?;
     let described = models.describe();
-    let queue = Queue::start(capacity(&models, threads, options), threads)?;
-    let defaults = Defaults {
-        on_long: options.vectors.on_long,
-        normalize: options.normalize,
-        request_timeout: options.request_timeout,
-    };
-    app.admission.limit_bytes(bytes_for_requests(options, &models, threads));
+    let capacity = capacity(&models, threads, options);
+    let queue = Queue::start(capacity, threads)?;
+    let defaults = Defaults { on_long: options.vectors.on_long, normalize: options.normalize };
+    app.admission.limit_bytes(bytes_for_requests(options, &models, &capacity));
     for model in models.not_normalized().filter(|_| options.normalize == Some(true)) {
         console.note(format!(
             "the files of {model} do not normalize its vectors, but this server does; pass --no-normalize for vectors as they are"
@@ -147,10 +144,11 @@ fn capacity(models: &Models, threads: usize, options: &ServeOptions) -> Capacity
 }
 
 /// What `--max-memory` leaves beside weights and batches.
-fn bytes_for_requests(options: &ServeOptions, models: &Models, threads: usize) -> u64 {
+fn bytes_for_requests(options: &ServeOptions, models: &Models, capacity: &Capacity) -> u64 {
     let max = options.max_memory.or_else(|| Some((memory_limit()? as f64 * MEMORY_SHARE) as u64));
+    let workers = capacity.workers + capacity.short_workers;
     let batches: usize = (models.all.iter())
-        .map(|model| model.workload.batch_bytes(model.workload.batch_tokens) * (threads + 1))
+        .map(|model| model.workload.batch_bytes(model.workload.batch_tokens) * workers)
         .sum();
     let used = current_memory().unwrap_or(0) + batches as u64;
     max.map_or(u64::MAX, |max| max.saturating_sub(used).max(options.payload_limit))

@@ -53,15 +53,15 @@ impl Body for SentBody {
 }
 
 /// A connection that breaks if its client does not read.
-pub(super) struct Impatient<S> {
+pub(super) struct ReadTimeout<S> {
     stream: S,
     /// The time at which it breaks, while bytes wait to be read.
     breaks: Option<Pin<Box<Sleep>>>,
 }
 
-impl<S> Impatient<S> {
+impl<S> ReadTimeout<S> {
     pub(super) fn new(stream: S) -> Self {
-        Impatient { stream, breaks: None }
+        ReadTimeout { stream, breaks: None }
     }
 
     /// The result of a write, or an error if writes have been waiting for too long.
@@ -75,7 +75,7 @@ impl<S> Impatient<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Impatient<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for ReadTimeout<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -85,7 +85,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Impatient<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Impatient<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for ReadTimeout<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

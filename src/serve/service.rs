@@ -1,6 +1,7 @@
 //! From a call to an answer: which model, which texts with which choices, and what its rows are. It knows the calls of the schemas, but
 //! neither bodies nor HTTP.
 
+use std::borrow::Cow;
 use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,9 +16,10 @@ use super::schema::{
     Truncated,
 };
 use crate::engine::{
-    Answered, Call, CallTimes, EncodedText, OwnedInput, Queue, RowOptions, TextError, TextFault,
+    Answered, Call, CallTimes, EncodedText, OwnedInput, Queue, RowOptions, TOKENIZER_BYTES_PER_TEXT_BYTE,
+    TextError, TextFault,
 };
-use crate::output::{Content, ContentType, LabelScore, Row, SparseVector, VectorValues, json_rows};
+use crate::output::{Content, ContentType, LabelScore, Row, SparseVector, VectorValues, write_json_rows};
 use crate::task::{TextEncoder, TextVector};
 use crate::text::{OnLong, Role};
 
@@ -28,8 +30,6 @@ pub(super) struct Defaults {
     pub on_long: OnLong,
     /// Whether dense vectors have unit length. `None`: as the model's files say.
     pub normalize: Option<bool>,
-    /// Maximum time of a request.
-    pub request_timeout: Duration,
 }
 
 /// The models with the queue of their texts.
@@ -50,8 +50,6 @@ pub(super) struct Job<'a> {
     pub ignored: Vec<String>,
 }
 
-/// Bytes that a tokenizer takes for a byte of a text that it tokenizes at once, as in the memory budget of the engine.
-pub(super) const TOKENIZER_BYTES: usize = 160;
 /// Bytes of an element of an answer: as `f32`, and as text.
 const BYTES_PER_ELEMENT: usize = 4 + 13;
 
@@ -59,7 +57,7 @@ impl Job<'_> {
     /// An estimate of the memory in which long texts are split into sequences, in bytes. Other texts are tokenized in pieces.
     pub(super) fn tokenizer_bytes(&self) -> u64 {
         let split = self.call.inputs.iter().filter(|input| input.on_long == Some(OnLong::Mean));
-        (split.map(OwnedInput::bytes).max().unwrap_or(0) * TOKENIZER_BYTES) as u64
+        (split.map(OwnedInput::bytes).max().unwrap_or(0) * TOKENIZER_BYTES_PER_TEXT_BYTE) as u64
     }
 
     /// An estimate of the memory of the answer, in bytes. Texts whose rows grow with their tokens have one for each four bytes.
@@ -78,24 +76,21 @@ impl Job<'_> {
 /// What messages call the texts of a job.
 #[derive(Debug, Clone)]
 struct Names {
-    field: String,
-    is_list: bool,
-    /// The name of the first text, which is not in the list.
+    field: OneOrMany<()>,
+    /// The name of the first text, which is not in the field.
     first: Option<&'static str>,
 }
 
 impl Names {
     fn of<T>(values: &OneOrMany<T>, first: Option<&'static str>) -> Self {
-        Names { field: values.field.clone(), is_list: values.is_list, first }
+        Names { field: values.without_values(), first }
     }
 
     fn name(&self, index: usize) -> String {
-        match (self.first, index) {
-            (Some(first), 0) => first.into(),
-            (first, index) if self.is_list => {
-                format!("{}[{}]", self.field, index - usize::from(first.is_some()))
-            }
-            _ => self.field.clone(),
+        match self.first {
+            Some(first) if index == 0 => first.into(),
+            Some(_) => self.field.name(index - 1),
+            None => self.field.name(index),
         }
     }
 }
@@ -137,9 +132,15 @@ impl Texts {
         self.texts.iter().enumerate().filter_map(of_text).collect()
     }
 
-    /// The rows of a command: of the best labels `top_k` only, and with `ranked` the best rows only, sorted; 0: all.
-    pub(super) fn rows(&self, content: &ContentType, top_k: Option<usize>, ranked: bool) -> Vec<u8> {
-        let mut contents: Vec<Content> = self.contents().cloned().collect();
+    /// The rows of a command as a JSON array: of the best labels `top_k` only, and with `ranked` the best rows only, sorted; 0: all.
+    pub(super) fn write_rows(
+        &self,
+        content: &ContentType,
+        top_k: Option<usize>,
+        ranked: bool,
+        bytes: &mut Vec<u8>,
+    ) {
+        let mut contents: Vec<Cow<Content>> = self.contents().map(Cow::Borrowed).collect();
         let mut order: Vec<usize> = (0..contents.len()).collect();
         let kept = match top_k {
             Some(0) => usize::MAX,
@@ -147,7 +148,7 @@ impl Texts {
         };
         if let ContentType::Labels = content {
             for content in &mut contents {
-                if let Content::Labels(labels) = content {
+                if let Content::Labels(labels) = content.to_mut() {
                     labels.truncate(kept);
                 }
             }
@@ -160,7 +161,7 @@ impl Texts {
             order.sort_by(|&a, &b| score(&contents[b]).total_cmp(&score(&contents[a])));
             order.truncate(kept);
             for (place, &text) in order.iter().enumerate() {
-                if let Content::Score { rank, .. } = &mut contents[text] {
+                if let Content::Score { rank, .. } = contents[text].to_mut() {
                     *rank = Some(place as u64);
                 }
             }
@@ -175,7 +176,7 @@ impl Texts {
             content: &contents[index],
         };
         let rows: Vec<Row> = order.iter().map(row).collect();
-        json_rows(&rows, content)
+        write_json_rows(&rows, content, bytes);
     }
 
     /// What each text has become. Without chunks and with one query, a text has one row.
@@ -220,11 +221,7 @@ impl Texts {
             });
             return Ok(scores.collect());
         };
-        let vector = |content: &Content| match content {
-            Content::Sparse(vector) => Some(TextVector::Sparse((**vector).clone())),
-            content => dense(content).map(|values| TextVector::Dense(values.to_vec())),
-        };
-        let mut vectors = self.contents().filter_map(vector);
+        let mut vectors = self.contents().filter_map(TextVector::of);
         let Some(first) = vectors.next() else { return Ok(Vec::new()) };
         let first =
             encoder.compared(first).map_err(|error| Fault::new(FaultKind::Invalid, format!("{error:#}")))?;
@@ -294,10 +291,7 @@ impl Service {
     pub(super) fn predict(&self, predict: Predict) -> Result<Job<'_>, Fault> {
         let model = self.models.select(predict.model.as_deref(), Capability::Classify)?;
         let names = Names::of(&predict.inputs, None);
-        let (texts, pairs): (Vec<String>, Vec<Option<String>>) =
-            predict.inputs.values.into_iter().map(|TextAndPair { text, pair }| (text, pair)).unzip();
-        let mut inputs = self.inputs(model, texts, &predict.options)?;
-        inputs.iter_mut().zip(pairs).for_each(|(input, pair)| input.pair = pair);
+        let inputs = self.inputs(model, predict.inputs.values, &predict.options)?;
         let options = RowOptions { raw: Some(predict.raw_scores), ..RowOptions::default() };
         self.job(model, inputs, options, names, predict.ignored)
     }
@@ -316,24 +310,20 @@ impl Service {
         let capability = match route {
             TaskRoute::Embed => Capability::Vectors,
             TaskRoute::Rerank => Capability::Scores,
-            _ => Capability::Classify,
+            TaskRoute::Classify => Capability::Classify,
         };
         let model = self.models.select(call.model.as_deref(), capability)?;
         let TaskRouteOptions { text, normalize, dimensions, output_dtype, raw, .. } = call.options;
         let options = RowOptions { dimensions, normalize, dtype: output_dtype, raw };
         let names = Names::of(&call.texts, None);
         let query: Option<Arc<str>> = call.query.map(Into::into);
-        let (texts, pairs): (Vec<String>, Vec<Option<String>>) =
-            call.texts.values.into_iter().map(|TextAndPair { text, pair }| (text, pair)).unzip();
-        let mut inputs = self.inputs(model, texts, &text)?;
-        for (input, pair) in inputs.iter_mut().zip(pairs) {
-            match (route, pair) {
+        let mut inputs = self.inputs(model, call.texts.values, &text)?;
+        for input in &mut inputs {
+            input.query = match input.pair.take_if(|_| route == TaskRoute::Rerank) {
                 // The first text of a pair is its query.
-                (TaskRoute::Rerank, Some(document)) => {
-                    input.query = Some(mem::replace(&mut input.text, document).into());
-                }
-                (_, pair) => (input.pair, input.query) = (pair, query.clone()),
-            }
+                Some(document) => Some(mem::replace(&mut input.text, document).into()),
+                None => query.clone(),
+            };
         }
         self.job(model, inputs, options, names, call.ignored)
     }
@@ -342,19 +332,20 @@ impl Service {
     fn inputs(
         &self,
         model: &Model,
-        texts: Vec<String>,
+        texts: Vec<impl Into<TextAndPair>>,
         options: &TextOptions,
     ) -> Result<Vec<OwnedInput>, Fault> {
         let prompt = model.prompt(options.prompt.as_ref())?;
-        let input = |text| OwnedInput {
+        let input = |TextAndPair { text, pair }| OwnedInput {
             text,
+            pair,
             role: options.role,
             prompt: prompt.clone(),
             on_long: Some(options.on_long.unwrap_or(self.defaults.on_long)),
             truncation_side: options.truncation_side,
             ..OwnedInput::default()
         };
-        Ok(texts.into_iter().map(input).collect())
+        Ok(texts.into_iter().map(Into::into).map(input).collect())
     }
 
     fn job<'a>(
@@ -372,9 +363,9 @@ impl Service {
     }
 
     /// Refuses texts that would wait longer than requests may take.
-    pub(super) fn check_waiting(&self) -> Result<(), Fault> {
+    pub(super) fn check_waiting(&self, request_timeout: Duration) -> Result<(), Fault> {
         let waiting = self.queue.waiting_time();
-        if waiting < self.defaults.request_timeout {
+        if waiting < request_timeout {
             return Ok(());
         }
         let message = format!("texts for {} seconds wait; send fewer at once", waiting.as_secs());

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use crate::model::modules::Similarity;
 use crate::neighbours::{MaxSim, MaxSimBuffer};
-use crate::output::SparseVector;
+use crate::output::{Content, SparseVector, StoredVector, VectorValues};
 
 /// The vector of a text.
 #[derive(Debug, Clone, PartialEq)]
@@ -16,6 +16,17 @@ pub enum TextVector {
 }
 
 impl TextVector {
+    /// A copy of the vector of a row, which holds it as it was computed.
+    pub fn of(content: &Content) -> Option<Self> {
+        match content {
+            Content::Vector(StoredVector { values: VectorValues::F32(values), .. }) => {
+                Some(TextVector::Dense(values.clone()))
+            }
+            Content::Sparse(vector) => Some(TextVector::Sparse((**vector).clone())),
+            _ => None,
+        }
+    }
+
     /// The elements, unless it is sparse.
     pub fn dense(&self) -> Option<&Vec<f32>> {
         match self {

@@ -6,7 +6,7 @@ use crate::text::{OnLong, Role, TruncationSide};
 /// The values of a field that takes one or a list of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OneOrMany<T> {
-    /// The values; at least one.
+    /// The values; at least one, but for [`OneOrMany::without_values`].
     pub values: Vec<T>,
     /// Whether they were sent as a list.
     pub is_list: bool,
@@ -19,6 +19,11 @@ impl<T> OneOrMany<T> {
     pub fn name(&self, index: usize) -> String {
         if self.is_list { format!("{}[{index}]", self.field) } else { self.field.clone() }
     }
+
+    /// The same field without its values.
+    pub fn without_values(&self) -> OneOrMany<()> {
+        OneOrMany { values: Vec::new(), is_list: self.is_list, field: self.field.clone() }
+    }
 }
 
 /// A text, or a pair that is encoded together.
@@ -28,6 +33,12 @@ pub struct TextAndPair {
     pub text: String,
     /// The second text of a pair.
     pub pair: Option<String>,
+}
+
+impl From<String> for TextAndPair {
+    fn from(text: String) -> Self {
+        TextAndPair { text, pair: None }
+    }
 }
 
 /// How the texts of a request are tokenized.

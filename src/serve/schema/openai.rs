@@ -5,10 +5,10 @@ use serde::{Serialize, Serializer};
 use super::calls::{Embed, TextOptions};
 use super::error::Fault;
 use super::fields::RequestFields;
-use super::render::{Base64, base64_bytes, element_count, float_bytes, json, json_of, none_truncated};
+use super::render::{Base64, Usage, base64_bytes, element_count, float_bytes, json, json_of, none_truncated};
 use super::truncation::Truncated;
 use super::values::{begins_with, texts};
-use crate::named::Named;
+use crate::named::names;
 use crate::task::PromptChoice;
 
 /// How vectors are written.
@@ -21,16 +21,10 @@ pub enum Encoding {
     Base64,
 }
 
-impl Named for Encoding {
-    const ALL: &'static [Self] = &[Encoding::Float, Encoding::Base64];
-
-    fn name(self) -> &'static str {
-        match self {
-            Encoding::Float => "float",
-            Encoding::Base64 => "base64",
-        }
-    }
-}
+names!(Encoding {
+    Float => "float",
+    Base64 => "base64",
+});
 
 /// What the first element of token ids, or of lists of them, begins with.
 const TOKEN_IDS: [char; 12] = ['[', '-', '0', '1', '2', '3', '4', '5', '6', '7', '8', '9'];
@@ -92,14 +86,9 @@ impl EmbeddingsAnswer<'_> {
             #[serde(skip_serializing_if = "none_truncated")]
             truncated: &'a [Truncated],
         }
-        #[derive(Serialize)]
-        struct Usage {
-            prompt_tokens: usize,
-            total_tokens: usize,
-        }
         let EmbeddingsAnswer { vectors, encoding, model, tokens, truncated } = *self;
-        let usage = Usage { prompt_tokens: tokens, total_tokens: tokens };
-        let body = Body { object: "list", data: Data { vectors, encoding }, model, usage, truncated };
+        let (data, usage) = (Data { vectors, encoding }, Usage::of(tokens));
+        let body = Body { object: "list", data, model, usage, truncated };
         let vector_bytes = match encoding {
             Encoding::Float => float_bytes(element_count(vectors)),
             Encoding::Base64 => vectors.iter().map(|vector| base64_bytes(vector.len())).sum(),

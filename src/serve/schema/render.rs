@@ -36,6 +36,19 @@ pub(super) fn element_count(vectors: &[&[f32]]) -> usize {
     vectors.iter().map(|vector| vector.len()).sum()
 }
 
+/// What a request is billed for by OpenAI, Cohere and Jina. An embedding has no tokens beside those of its texts.
+#[derive(Serialize)]
+pub(super) struct Usage {
+    prompt_tokens: usize,
+    total_tokens: usize,
+}
+
+impl Usage {
+    pub(super) fn of(tokens: usize) -> Self {
+        Usage { prompt_tokens: tokens, total_tokens: tokens }
+    }
+}
+
 /// A vector as a string: base64 of its elements, little-endian.
 pub(super) struct Base64<'a>(pub &'a [f32]);
 

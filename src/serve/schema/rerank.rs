@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 use super::calls::{OneOrMany, Rerank, ScoredDocument, TextOptions};
 use super::error::{Fault, Schema};
 use super::fields::RequestFields;
-use super::render::{json, none_truncated};
+use super::render::{Usage, json, none_truncated};
 use super::tei;
 use super::truncation::Truncated;
 use super::values::{ValueName, list, string};
@@ -108,12 +108,6 @@ struct Body<'a> {
 }
 
 #[derive(Serialize)]
-struct Usage {
-    prompt_tokens: usize,
-    total_tokens: usize,
-}
-
-#[derive(Serialize)]
 struct Meta {
     api_version: ApiVersion,
     billed_units: BilledUnits,
@@ -144,7 +138,7 @@ impl RerankAnswer<'_> {
             id,
             model,
             results: RankedResults(documents),
-            usage: Usage { prompt_tokens: tokens, total_tokens: tokens },
+            usage: Usage::of(tokens),
             meta: Meta {
                 api_version: ApiVersion { version: "2" },
                 billed_units: BilledUnits { search_units: scored.div_ceil(SEARCH_UNIT) },

@@ -1,13 +1,12 @@
-//! `/tasks/{embed,rerank,classify,tag,fill,answer}`: the commands over texts. A request has `texts` or `pairs`, what they are read for, and
+//! `/tasks/{embed,rerank,classify}`: the commands over texts. A request has `texts` or `pairs`, what they are read for, and
 //! `options` with the names and values of the command line; its answer has the rows of the command's jsonl.
 
 use super::calls::{OneOrMany, TextAndPair, TextOptions};
 use super::error::Fault;
 use super::fields::RequestFields;
 use super::values;
-use crate::named::Named;
 use crate::output::OutputDtype;
-use crate::task::{Aggregation, PromptChoice};
+use crate::task::PromptChoice;
 use crate::text::OnLong;
 
 /// What becomes of the texts.
@@ -19,42 +18,14 @@ pub enum TaskRoute {
     Rerank,
     /// `sconce classify`.
     Classify,
-    /// `sconce tag`.
-    Tag,
-    /// `sconce fill`.
-    Fill,
-    /// `sconce answer`: the `question` from `texts`, or `pairs` of a question and a text.
-    Answer,
-}
-
-impl Named for TaskRoute {
-    const ALL: &'static [Self] = &[
-        TaskRoute::Embed,
-        TaskRoute::Rerank,
-        TaskRoute::Classify,
-        TaskRoute::Tag,
-        TaskRoute::Fill,
-        TaskRoute::Answer,
-    ];
-
-    fn name(self) -> &'static str {
-        match self {
-            TaskRoute::Embed => "embed",
-            TaskRoute::Rerank => "rerank",
-            TaskRoute::Classify => "classify",
-            TaskRoute::Tag => "tag",
-            TaskRoute::Fill => "fill",
-            TaskRoute::Answer => "answer",
-        }
-    }
 }
 
 /// A call of a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskCall {
-    /// The texts or pairs. In `rerank` and `answer` the first text of a pair is the query or the question.
+    /// The texts or pairs. In `rerank` the first text of a pair is the query.
     pub texts: OneOrMany<TextAndPair>,
-    /// The query or the question of all texts; `None` if they are pairs, and in other tasks.
+    /// The query of all texts; `None` if they are pairs, and in other tasks.
     pub query: Option<String>,
     /// The model.
     pub model: Option<String>,
@@ -75,16 +46,10 @@ pub struct TaskRouteOptions {
     pub dimensions: Option<usize>,
     /// The element type of vectors.
     pub output_dtype: Option<OutputDtype>,
-    /// The number of best rows, labels, tokens or answers; 0: all.
+    /// The number of best rows or labels; 0: all.
     pub top_k: Option<usize>,
     /// Whether scores are logits.
     pub raw: Option<bool>,
-    /// How tokens are joined to entities.
-    pub aggregation: Option<Aggregation>,
-    /// Tokens that the windows of a long text share.
-    pub stride: Option<usize>,
-    /// Maximum tokens of an answer.
-    pub max_answer_length: Option<usize>,
 }
 
 /// The call of `/tasks/{route}`.
@@ -92,10 +57,9 @@ pub fn task(body: &[u8], route: TaskRoute, max_texts: usize) -> Result<TaskCall,
     let mut fields = RequestFields::read(body)?;
     let query = match route {
         TaskRoute::Rerank => Some("query"),
-        TaskRoute::Answer => Some("question"),
-        TaskRoute::Embed | TaskRoute::Classify | TaskRoute::Tag | TaskRoute::Fill => None,
+        TaskRoute::Embed | TaskRoute::Classify => None,
     };
-    let has_pairs = route != TaskRoute::Tag && fields.has("pairs");
+    let has_pairs = fields.has("pairs");
     let texts =
         if has_pairs { pairs(&mut fields, query, max_texts)? } else { texts(&mut fields, max_texts)? };
     let query = query.filter(|_| !has_pairs).map(|name| fields.required(name)).transpose()?;
@@ -147,22 +111,10 @@ fn options(given: &mut RequestFields, route: TaskRoute) -> Result<TaskRouteOptio
             options.raw = given.flag("raw")?;
             options.top_k = given.integer("top_k", 0)?;
         }
-        TaskRoute::Classify | TaskRoute::Fill => {
+        TaskRoute::Classify => {
             options.text = text_options(given, PAIR_ACTIONS)?;
             options.raw = given.flag("raw")?;
             options.top_k = given.integer("top_k", 0)?;
-        }
-        TaskRoute::Tag => {
-            options.text = text_options(given, PAIR_ACTIONS)?;
-            options.raw = given.flag("raw")?;
-            options.aggregation = given.named("aggregation")?;
-            options.stride = given.integer("stride", 0)?;
-        }
-        TaskRoute::Answer => {
-            options.raw = given.flag("raw")?;
-            options.top_k = given.integer("top_k", 1)?;
-            options.max_answer_length = given.integer("max_answer_length", 1)?;
-            options.stride = given.integer("stride", 0)?;
         }
     }
     Ok(options)
@@ -245,9 +197,6 @@ mod tests {
         let on_long = TextOptions { on_long: Some(OnLong::Error), ..TextOptions::default() };
         let scores = || TaskRouteOptions { text: on_long.clone(), top_k: Some(0), raw: Some(true), ..none() };
         let named = TextOptions { prompt: Some(PromptChoice::Name("n".into())), ..TextOptions::default() };
-        let tag = TaskRouteOptions { aggregation: Some(Aggregation::First), stride: Some(0), ..none() };
-        let answer =
-            TaskRouteOptions { top_k: Some(3), max_answer_length: Some(9), stride: Some(64), ..none() };
         for (route, body, expected) in [
             (
                 TaskRoute::Rerank,
@@ -261,26 +210,11 @@ mod tests {
                 call(list(), None, scores()),
             ),
             (
-                TaskRoute::Fill,
-                r#"{"texts":["a","b"],"options":{"on_long":"error","top_k":0,"raw":true}}"#,
-                call(list(), None, scores()),
-            ),
-            (
-                TaskRoute::Tag,
-                r#"{"texts":["a","b"],"options":{"aggregation":"first","stride":0}}"#,
-                call(list(), None, tag),
-            ),
-            (
-                TaskRoute::Answer,
-                r#"{"texts":["a","b"],"question":"q?","options":{"top_k":3,"max_answer_length":9,"stride":64}}"#,
-                call(list(), Some("q?"), answer),
-            ),
-            (
-                TaskRoute::Tag,
-                r#"{"texts":["a","b"],"pairs":[],"query":"q","model":"m:latest","options":{"top_k":3,"prompt":"p"}}"#,
+                TaskRoute::Classify,
+                r#"{"texts":["a","b"],"query":"q","model":"m:latest","options":{"stride":3,"prompt":"p"}}"#,
                 TaskCall {
                     model: Some("m".into()),
-                    ignored: ["options.top_k", "options.prompt", "pairs", "query"].map(String::from).to_vec(),
+                    ignored: ["options.stride", "options.prompt", "query"].map(String::from).to_vec(),
                     ..call(list(), None, none())
                 },
             ),
@@ -294,7 +228,6 @@ mod tests {
         for (route, body, message) in [
             (TaskRoute::Embed, "{}", "texts is missing; send a string or a list of strings"),
             (TaskRoute::Rerank, r#"{"texts":["a"]}"#, "query is missing; send a string"),
-            (TaskRoute::Answer, r#"{"texts":["a"],"query":"q"}"#, "question is missing; send a string"),
             (
                 TaskRoute::Embed,
                 r#"{"texts":["a"],"pairs":[["a","b"]]}"#,
@@ -311,7 +244,7 @@ mod tests {
                 "options.prompt and options.prompt_name are both there; send one of them",
             ),
             (
-                TaskRoute::Tag,
+                TaskRoute::Classify,
                 r#"{"texts":["a"],"options":{"on_long":"mean"}}"#,
                 r#"options.on_long is "mean"; send "truncate" or "error""#,
             ),
@@ -320,11 +253,10 @@ mod tests {
                 r#"{"texts":["a"],"options":{"on_long":"skip"}}"#,
                 r#"options.on_long is "skip"; send "truncate", "error" or "mean""#,
             ),
-            (TaskRoute::Tag, r#"{"texts":["a"],"options":[]}"#, "options is an array; send a JSON object"),
             (
-                TaskRoute::Answer,
-                r#"{"texts":["a"],"question":"q","options":{"top_k":0}}"#,
-                "options.top_k is 0; send an integer from 1 to 4294967295",
+                TaskRoute::Classify,
+                r#"{"texts":["a"],"options":[]}"#,
+                "options is an array; send a JSON object",
             ),
         ] {
             assert_eq!(task(body.as_bytes(), route, 2).unwrap_err().message, message);

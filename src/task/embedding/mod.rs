@@ -325,9 +325,10 @@ impl Task for Embedder {
         let reading = |text: &TokenizedText| (text.role, text.prompt_tokens, text.per_token);
         for texts in texts.chunk_by(|a, b| reading(a) == reading(b)) {
             let (role, prompt_tokens, per_token) = reading(&texts[0]);
-            let vectors = match per_token {
-                true => self.token_vectors(texts, batch_tokens, worker)?,
-                false => self.vectors(texts, role, prompt_tokens, batch_tokens, worker)?,
+            let vectors = if per_token {
+                self.token_vectors(texts, batch_tokens, worker)?
+            } else {
+                self.vectors(texts, role, prompt_tokens, batch_tokens, worker)?
             };
             let mut vectors = vectors.into_iter();
             outputs.extend(texts.iter().map(|text| {

@@ -5,7 +5,6 @@ use anyhow::{Result, bail};
 use crate::engine::{Engine, RowOptions, TaskInput, TaskRow, TextError};
 use crate::error::UsageError;
 use crate::nn::Pooling;
-use crate::output::{Content, StoredVector, VectorValues};
 use crate::task::{ModelTask, TextEncoder, TextVector};
 
 /// The vectors of texts, in the order of the texts.
@@ -44,22 +43,14 @@ impl EmbeddedTexts {
             if !is_finite {
                 bail!(TextError::not_finite(index, &engine.task().content()));
             }
-            embedded.vectors.push(vector_of(content)?);
+            let Some(vector) = TextVector::of(content) else {
+                bail!("the row of a text holds no vector in f32; please report this as a bug")
+            };
+            embedded.vectors.push(vector);
             embedded.tokens.push(text.tokens);
             embedded.truncated_tokens.push(text.truncated_tokens);
             embedded.sequences.push(text.sequences);
         }
         Ok(embedded)
-    }
-}
-
-/// The vector of a row, which is stored as it was computed.
-fn vector_of(content: &Content) -> Result<TextVector> {
-    match content {
-        Content::Vector(StoredVector { values: VectorValues::F32(values), .. }) => {
-            Ok(TextVector::Dense(values.clone()))
-        }
-        Content::Sparse(vector) => Ok(TextVector::Sparse((**vector).clone())),
-        _ => bail!("the row of a text holds no vector in f32; please report this as a bug"),
     }
 }
