@@ -280,7 +280,7 @@ struct Waiting {
 
 struct State {
     schedule: Schedule<Waiting>,
-    /// What is done before any batch: calls to tokenize, and other short work.
+    /// Calls to tokenize, and other short work. Each worker does it and batches in turn.
     work: VecDeque<Work>,
     /// Which workers wait to be woken.
     sleeping: Vec<bool>,
@@ -355,7 +355,7 @@ impl Queue {
         Ticket { call, queue: self.shared.clone() }
     }
 
-    /// Runs short work on a worker, before batches.
+    /// Runs short work on a worker, which does work and batches in turn.
     pub fn run(&self, work: impl FnOnce() + Send + 'static) {
         self.shared.add_work(Box::new(work));
     }

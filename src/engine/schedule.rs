@@ -8,7 +8,7 @@
 //!   operating system divides the cores among them.
 //! * An idle CPU shares a text among all threads.
 //!
-//! `schedule/simulation.rs` simulates a server, and `schedule/loads.rs` has the loads that it has to bear. The constants are from there:
+//! `schedule/simulation.rs` simulates a server, and `schedule/loads.rs` has its loads and limits. The constants are from there:
 //! S are requests with one text of 18 tokens each, at 5,300 tokens per second and core.
 
 #[cfg(test)]

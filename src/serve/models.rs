@@ -44,9 +44,8 @@ impl Capability {
     /// Continues "this route needs ".
     fn needed(self) -> &'static str {
         match self {
-            Capability::Embed | Capability::Vectors => "an embedding model",
+            Capability::Embed | Capability::EmbedTokens | Capability::Vectors => "an embedding model",
             Capability::EmbedSparse => "a sparse encoder like SPLADE",
-            Capability::EmbedTokens => "an embedding model",
             Capability::Rerank => "a cross-encoder or an embedding model",
             Capability::Scores => "a cross-encoder",
             Capability::Classify => "a text classifier",
