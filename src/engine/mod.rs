@@ -15,14 +15,16 @@
 //! * `task`: the contract with a task.
 //! * `budget`: how many items, tokens and bytes are in flight, as pure functions.
 //! * `batcher`: items → waves; `batches`: which texts share a batch; `repeats`: the rows of texts that were planned before.
-//! * `workers`: the threads that run batches; `wave`: what the threads send to one another.
-//! * `queue`: the texts of many callers at once, as on a server; `schedule`: which of them a free worker runs next, as a pure module.
+//! * `dispatcher`: the worker threads, and the order in which they take what waits. There are two:
+//!   * `workers`: the batches of waves as they arrive; `wave`: what the threads send to one another.
+//!   * `queue`: the texts of many callers at once, as on a server, by deadlines; `schedule`: this order, as a pure module.
 //! * `row_cache`, `row_store`: rows of earlier processes, in the place of a batch's.
 //! * `utilization`: how busy the workers are.
 
 mod batcher;
 mod batches;
 mod budget;
+mod dispatcher;
 mod queue;
 mod repeats;
 mod row_cache;

@@ -10,20 +10,21 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::VecDeque;
 use std::mem;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Error, Result};
 use rayon::ThreadPool;
 
+use super::dispatcher::{Dispatcher, Order, start_workers};
 use super::schedule::{Capacity, Request, Run, Schedule};
 use super::task::{RowOptionError, RowOptions, Task, TaskInput, TaskRow, TextError, TokenizeError};
+use super::utilization::Utilization;
 use super::wave::EncodedText;
 use super::workers::run;
-use crate::sys::threads::{panic_to_error, single_thread_pool, thread_pool};
+use crate::sys::threads::{panic_to_error, thread_pool};
 use crate::text::{OnLong, Role, TokenizedText, TruncationSide};
 
 /// Bytes of texts that are tokenized at once, so that a large call does not keep a worker from the batches of others.
@@ -178,6 +179,7 @@ pub struct Ticket {
 impl Drop for Ticket {
     fn drop(&mut self) {
         if self.call.take_reply().is_some() {
+            let _ = self.call.gone_at.set(Instant::now());
             let texts = self.queue.cancel(&self.call);
             self.queue.cancelled.fetch_add(texts as u64, Ordering::Relaxed);
         }
@@ -204,12 +206,13 @@ pub struct QueueCounters {
     pub tokens: u64,
     /// Texts that were left out because their caller had gone.
     pub cancelled: u64,
-    /// Busy time of all workers, in microseconds.
-    pub busy_micros: u64,
+    /// Tokens that were encoded after their caller had gone: of the tokens of a batch, the part of its time that was left then.
+    pub unclaimed: u64,
+    /// Busy time, summed over cores.
+    pub busy: Duration,
 }
 
 type Reply = Box<dyn FnOnce(Answer) + Send>;
-type Work = Box<dyn FnOnce() + Send>;
 
 /// A call that has no answer yet.
 struct Pending {
@@ -222,6 +225,8 @@ struct Pending {
     progress: Mutex<Progress>,
     /// `None`: the caller has its answer, or has gone.
     reply: Mutex<Option<Reply>>,
+    /// When the caller has gone without an answer.
+    gone_at: OnceLock<Instant>,
 }
 
 struct Progress {
@@ -278,27 +283,16 @@ struct Waiting {
     text: TokenizedText,
 }
 
-struct State {
-    schedule: Schedule<Waiting>,
-    /// Calls to tokenize, and other short work. Each worker does it and batches in turn.
-    work: VecDeque<Work>,
-    /// Which workers wait to be woken.
-    sleeping: Vec<bool>,
-    is_stopped: bool,
-}
-
 struct Shared {
-    state: Mutex<State>,
-    /// What wakes each worker.
-    wakers: Vec<Condvar>,
-    start: Instant,
+    dispatcher: Dispatcher<Schedule<Waiting>>,
     /// The threads that share a batch.
     pool: ThreadPool,
+    utilization: Utilization,
     batches: AtomicU64,
     texts: AtomicU64,
     tokens: AtomicU64,
     cancelled: AtomicU64,
-    busy_micros: AtomicU64,
+    unclaimed: AtomicU64,
 }
 
 /// Workers and what waits for them.
@@ -309,36 +303,31 @@ pub struct Queue {
 impl Queue {
     /// Starts the workers, and `threads` threads that share the batch of a single text.
     pub fn start(capacity: Capacity, threads: usize) -> Result<Self> {
-        let schedule = Schedule::new(capacity);
-        let workers = schedule.workers();
-        let sleeping = vec![false; workers];
-        let state = State { schedule, work: VecDeque::new(), sleeping, is_stopped: false };
+        let dispatcher = Dispatcher::new(Schedule::new(capacity));
         let shared = Arc::new(Shared {
-            state: Mutex::new(state),
-            wakers: (0..workers).map(|_| Condvar::new()).collect(),
-            start: Instant::now(),
+            dispatcher,
             pool: thread_pool(threads, "share")?,
+            utilization: Utilization::new(capacity.workers),
             batches: AtomicU64::new(0),
             texts: AtomicU64::new(0),
             tokens: AtomicU64::new(0),
             cancelled: AtomicU64::new(0),
-            busy_micros: AtomicU64::new(0),
+            unclaimed: AtomicU64::new(0),
         });
-        let queue = Queue { shared };
-        for worker in 0..workers {
-            // Parallel operations inside of a worker run on its own thread.
-            let pool = single_thread_pool(format!("serve-{worker}"))?;
-            let shared = queue.shared.clone();
-            pool.spawn(move || shared.work(worker));
-        }
+        let queue = Queue { shared: shared.clone() };
+        let workers = shared.dispatcher.read(Schedule::workers);
+        start_workers(workers, "serve", move |worker| {
+            shared.dispatcher.work(worker, |run| shared.run(run, worker));
+        })?;
         Ok(queue)
     }
 
     /// Hands over a call. `reply` is called once, on a worker, unless the ticket is dropped before.
     pub fn submit(&self, call: Call, reply: impl FnOnce(Answer) + Send + 'static) -> Ticket {
         let Call { task, inputs, options } = call;
+        let now = self.shared.dispatcher.now();
         let progress = Progress {
-            request: self.shared.lock().schedule.arrive(self.shared.now()),
+            request: self.shared.dispatcher.change(|schedule| schedule.arrive(now)),
             texts: Vec::with_capacity(inputs.len()),
             times: CallTimes::default(),
         };
@@ -350,6 +339,7 @@ impl Queue {
             since: Instant::now(),
             progress: Mutex::new(progress),
             reply: Mutex::new(Some(Box::new(reply))),
+            gone_at: OnceLock::new(),
         });
         self.shared.tokenize_later(call.clone());
         Ticket { call, queue: self.shared.clone() }
@@ -357,18 +347,20 @@ impl Queue {
 
     /// Runs short work on a worker, which does work and batches in turn.
     pub fn run(&self, work: impl FnOnce() + Send + 'static) {
-        self.shared.add_work(Box::new(work));
+        self.shared.dispatcher.add_work(Box::new(work));
     }
 
     /// What waits now.
     pub fn length(&self) -> QueueLength {
-        let state = self.shared.lock();
-        QueueLength { texts: state.schedule.waiting_texts(), tokens: state.schedule.waiting_tokens() }
+        self.shared.dispatcher.read(|schedule| QueueLength {
+            texts: schedule.waiting_texts(),
+            tokens: schedule.waiting_tokens(),
+        })
     }
 
     /// The time in which the texts that wait are encoded.
     pub fn waiting_time(&self) -> Duration {
-        self.shared.lock().schedule.waiting_time()
+        self.shared.dispatcher.read(Schedule::waiting_time)
     }
 
     /// What was done so far.
@@ -379,48 +371,22 @@ impl Queue {
             texts: read(&self.shared.texts),
             tokens: read(&self.shared.tokens),
             cancelled: read(&self.shared.cancelled),
-            busy_micros: read(&self.shared.busy_micros),
+            unclaimed: read(&self.shared.unclaimed),
+            busy: self.shared.utilization.busy(),
         }
     }
 }
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        self.shared.lock().is_stopped = true;
-        self.shared.wakers.iter().for_each(Condvar::notify_one);
+        self.shared.dispatcher.stop();
     }
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn now(&self) -> Duration {
-        self.start.elapsed()
-    }
-
-    fn add_work(&self, work: Work) {
-        let mut state = self.lock();
-        state.work.push_back(work);
-        self.wake(&mut state);
-    }
-
-    /// Wakes a worker for which there is something to do, if one sleeps. It wakes the next one.
-    fn wake(&self, state: &mut State) {
-        let has_work = !state.work.is_empty();
-        let mut workers = 0..self.wakers.len();
-        let next = workers
-            .find(|&worker| state.sleeping[worker] && (has_work || state.schedule.has_texts_for(worker)));
-        if let Some(worker) = next {
-            state.sleeping[worker] = false;
-            self.wakers[worker].notify_one();
-        }
-    }
-
     fn tokenize_later(self: &Arc<Self>, call: Arc<Pending>) {
         let shared = self.clone();
-        self.add_work(Box::new(move || shared.tokenize(call)));
+        self.dispatcher.add_work(Box::new(move || shared.tokenize(call)));
     }
 
     /// Tokenizes some texts of a call. The others wait behind the work of other calls.
@@ -449,14 +415,14 @@ impl Shared {
         }
         progress.times.tokenize += since.elapsed();
         progress.texts.extend(tokenized.iter().map(EncodedText::new));
-        let mut state = self.lock();
-        for (index, text) in (first..).zip(tokenized) {
-            let tokens = (text.token_count() as f64 * call.task.cost()) as usize;
-            let waiting = Waiting { call: call.clone(), index, text };
-            state.schedule.add(&mut progress.request, tokens.max(1), waiting);
-        }
-        self.wake(&mut state);
-        drop((state, progress));
+        self.dispatcher.change(|schedule| {
+            for (index, text) in (first..).zip(tokenized) {
+                let tokens = (text.token_count() as f64 * call.task.cost()) as usize;
+                let waiting = Waiting { call: call.clone(), index, text };
+                schedule.add(&mut progress.request, tokens, waiting);
+            }
+        });
+        drop(progress);
         if last < call.inputs.len() {
             self.tokenize_later(call);
         }
@@ -471,47 +437,8 @@ impl Shared {
     /// Removes the texts of a call that wait, and returns their number, with those that are not tokenized yet.
     fn cancel(&self, call: &Pending) -> usize {
         let progress = call.progress();
-        let waiting = self.lock().schedule.cancel(&progress.request);
+        let waiting = self.dispatcher.change(|schedule| schedule.cancel(&progress.request));
         waiting.len() + call.inputs.len() - progress.texts.len()
-    }
-
-    /// The loop of a worker.
-    fn work(&self, worker: usize) {
-        let mut state = self.lock();
-        // Work and batches take turns, so that a call with much to tokenize does not stop the batches of others.
-        let mut has_worked = false;
-        loop {
-            if state.is_stopped {
-                return;
-            }
-            let is_batch_next = has_worked || state.work.is_empty();
-            let run = if is_batch_next { state.schedule.take(self.now(), worker) } else { None };
-            has_worked = false;
-            if let Some(run) = run {
-                self.wake(&mut state);
-                drop(state);
-                let _ = panic_to_error(|| {
-                    self.run(run, worker);
-                    Ok(())
-                });
-                state = self.lock();
-                state.schedule.done(self.now(), worker);
-            } else if let Some(work) = state.work.pop_front() {
-                has_worked = true;
-                self.wake(&mut state);
-                drop(state);
-                // The caller of work that panics is told so by the channel that it waits for.
-                let _ = panic_to_error(|| {
-                    work();
-                    Ok(())
-                });
-                state = self.lock();
-            } else {
-                state.sleeping[worker] = true;
-                state = self.wakers[worker].wait(state).unwrap_or_else(PoisonError::into_inner);
-                state.sleeping[worker] = false;
-            }
-        }
     }
 
     /// Encodes the texts of a run whose callers wait.
@@ -520,12 +447,11 @@ impl Shared {
         let (texts, gone): (Vec<_>, Vec<_>) =
             run.texts.into_iter().partition(|waiting| waiting.call.is_awaited());
         self.cancelled.fetch_add(gone.len() as u64, Ordering::Relaxed);
+        let threads = if run.is_shared { self.pool.current_num_threads() } else { 1 };
+        let _busy = self.utilization.enter(threads);
         for texts in texts.chunk_by(|a, b| Arc::ptr_eq(&a.call.task, &b.call.task)) {
             self.encode(texts, run.is_shared, worker, since);
         }
-        let threads = if run.is_shared { self.pool.current_num_threads() } else { 1 };
-        let micros = since.elapsed().as_micros() as u64 * threads as u64;
-        self.busy_micros.fetch_add(micros, Ordering::Relaxed);
     }
 
     /// Encodes texts of one task.
@@ -537,6 +463,7 @@ impl Shared {
         let start = Instant::now();
         let rows = if is_shared { self.pool.install(encode) } else { encode() };
         let seconds = start.elapsed().as_secs_f64();
+        let since_gone = |call: &Pending| call.gone_at.get().map_or(0.0, |at| at.elapsed().as_secs_f64());
         match rows {
             Ok(rows) => {
                 let tokens: usize = texts.iter().map(TokenizedText::token_count).sum();
@@ -552,6 +479,9 @@ impl Shared {
                     let part = waiting.text.token_count() as f64 / tokens.max(1) as f64;
                     progress.times.encode += Duration::from_secs_f64(seconds * part);
                     drop(progress);
+                    let gone_part = (since_gone(call) / seconds).min(1.0);
+                    let unclaimed = (waiting.text.token_count() as f64 * gone_part).round();
+                    self.unclaimed.fetch_add(unclaimed as u64, Ordering::Relaxed);
                     call.place(waiting.index, rows);
                 }
             }

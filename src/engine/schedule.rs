@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use self::running::{Running, Workers};
 use self::waiting::{Waiting, WaitingText};
+use super::dispatcher::Order;
 
 /// A text is before those that arrive this many times its time on an idle server later. With 64, the throughput of two cores that are
 /// always busy with texts of 18 and 512 tokens is 6 % lower: short texts never wait, and run in small batches. With 4 to 16, it is that
@@ -75,8 +76,7 @@ pub(super) struct Run<T> {
 
 /// What waits and what runs.
 ///
-/// After each call that changes it, [`Schedule::next_worker`] is the worker to wake, if there is one; that worker calls [`Schedule::take`],
-/// after which there may be another one.
+/// Its [`Order`] is that of the deadlines.
 pub(super) struct Schedule<T> {
     capacity: Capacity,
     waiting: Waiting<T>,
@@ -90,7 +90,7 @@ pub(super) struct Schedule<T> {
     clock: Duration,
 }
 
-impl<T> Schedule<T> {
+impl<T: Send> Schedule<T> {
     /// A schedule in which nothing waits and nothing runs.
     pub(super) fn new(capacity: Capacity) -> Self {
         Schedule {
@@ -102,11 +102,6 @@ impl<T> Schedule<T> {
             now: Duration::ZERO,
             clock: Duration::ZERO,
         }
-    }
-
-    /// The number of workers, of which the last ones are those for short texts.
-    pub(super) fn workers(&self) -> usize {
-        self.workers.len()
     }
 
     /// The number of texts that wait.
@@ -150,37 +145,6 @@ impl<T> Schedule<T> {
         self.waiting.cancel(request.id)
     }
 
-    /// The first idle worker for which there are texts.
-    #[cfg(test)]
-    fn next_worker(&self) -> Option<usize> {
-        (0..self.workers.len()).find(|&worker| self.has_texts_for(worker))
-    }
-
-    /// What a worker that is idle runs from now on, if there is something for it.
-    pub(super) fn take(&mut self, now: Duration, worker: usize) -> Option<Run<T>> {
-        if !self.has_texts_for(worker) {
-            return None;
-        }
-        self.advance(now);
-        let is_beside_long = !self.workers.has_core(worker);
-        let is_long = !is_beside_long && self.waiting.is_long_first();
-        let is_shared = self.is_to_be_shared(is_long);
-        let texts = if is_long { self.waiting.take_long().into_iter().collect() } else { self.take_batch() };
-        let tokens = texts.iter().map(|text| text.tokens).sum();
-        self.workers.start(worker, Running { since: now, tokens, is_long, is_shared, is_beside_long });
-        Some(Run { texts: texts.into_iter().map(|text| text.text).collect(), is_shared })
-    }
-
-    /// A worker has run what it took, or has failed to.
-    pub(super) fn done(&mut self, now: Duration, worker: usize) {
-        self.advance(now);
-        let Some(running) = self.workers.end(worker) else { return };
-        if !running.is_shared && !running.is_beside_long {
-            let seconds = now.saturating_sub(running.since).as_secs_f64() / running.tokens as f64;
-            self.token_seconds += RUN_WEIGHT * (seconds - self.token_seconds);
-        }
-    }
-
     /// Advances the clock. Large requests that take turns, with half of the machine, need twice their number times the time on an idle
     /// server. The clock is so slow that their deadlines allow it: if all of them were overdue, they would be before every text that
     /// arrives.
@@ -200,14 +164,6 @@ impl<T> Schedule<T> {
     fn batch_tokens(&self) -> usize {
         let tokens = (BATCH_TIME.as_secs_f64() / self.token_seconds) as usize;
         tokens.max(EFFICIENT_TOKENS).min(self.capacity.max_batch_tokens).max(1)
-    }
-
-    /// Whether a worker is idle and there are texts for it.
-    pub(super) fn has_texts_for(&self, worker: usize) -> bool {
-        if self.waiting.len() == 0 || !self.workers.is_idle(worker) {
-            return false;
-        }
-        self.workers.has_core(worker) || self.waiting.short.len() > 0 && self.workers.may_run_beside_long()
     }
 
     /// Whether all threads are to share the first text: while they do, no other one of the waiting texts runs.
@@ -246,6 +202,45 @@ impl<T> Schedule<T> {
     }
 }
 
+impl<T: Send> Order for Schedule<T> {
+    type Run = Run<T>;
+
+    /// The last ones are those for short texts.
+    fn workers(&self) -> usize {
+        self.workers.len()
+    }
+
+    fn has_run_for(&self, worker: usize) -> bool {
+        if self.waiting.len() == 0 || !self.workers.is_idle(worker) {
+            return false;
+        }
+        self.workers.has_core(worker) || self.waiting.short.len() > 0 && self.workers.may_run_beside_long()
+    }
+
+    fn take(&mut self, now: Duration, worker: usize) -> Option<Run<T>> {
+        if !self.has_run_for(worker) {
+            return None;
+        }
+        self.advance(now);
+        let is_beside_long = !self.workers.has_core(worker);
+        let is_long = !is_beside_long && self.waiting.is_long_first();
+        let is_shared = self.is_to_be_shared(is_long);
+        let texts = if is_long { self.waiting.take_long().into_iter().collect() } else { self.take_batch() };
+        let tokens = texts.iter().map(|text| text.tokens).sum();
+        self.workers.start(worker, Running { since: now, tokens, is_long, is_shared, is_beside_long });
+        Some(Run { texts: texts.into_iter().map(|text| text.text).collect(), is_shared })
+    }
+
+    fn done(&mut self, now: Duration, worker: usize) {
+        self.advance(now);
+        let Some(running) = self.workers.end(worker) else { return };
+        if !running.is_shared && !running.is_beside_long {
+            let seconds = now.saturating_sub(running.since).as_secs_f64() / running.tokens as f64;
+            self.token_seconds += RUN_WEIGHT * (seconds - self.token_seconds);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -270,7 +265,7 @@ mod tests {
     /// What the next workers take, until there is nothing for any of them.
     fn take_all(schedule: &mut Schedule<&'static str>, at: u64) -> Vec<(usize, Vec<&'static str>, bool)> {
         std::iter::from_fn(|| {
-            let worker = schedule.next_worker()?;
+            let worker = (0..schedule.workers()).find(|&worker| schedule.has_run_for(worker))?;
             schedule.take(ms(at), worker).map(|run| (worker, run.texts, run.is_shared))
         })
         .collect()

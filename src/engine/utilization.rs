@@ -1,7 +1,7 @@
 //! The utilization of the worker threads.
 
-use std::sync::{Mutex, PoisonError};
-use std::time::Instant;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Measures the share of time in which the worker threads encode.
 pub struct Utilization {
@@ -31,8 +31,17 @@ impl Utilization {
         Busy(self, threads)
     }
 
+    /// The busy time until the last change, summed over threads.
+    pub fn busy(&self) -> Duration {
+        Duration::from_secs_f64(self.lock().busy)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn change(&self, change: impl FnOnce(usize) -> usize) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.lock();
         let now = Instant::now();
         state.first.get_or_insert(now);
         state.busy += (now - state.last).as_secs_f64() * state.busy_threads.min(self.threads) as f64;
@@ -42,7 +51,7 @@ impl Utilization {
 
     /// Seconds from the start of the first batch to the end of the last, and the idle share of the threads' time, from 0 to 1.
     pub fn read(&self) -> (f64, f64) {
-        let state = *self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = *self.lock();
         let seconds = state.first.map_or(0.0, |first| (state.last - first).as_secs_f64());
         let available = seconds * self.threads as f64;
         (seconds, if available > 0.0 { 1.0 - state.busy / available } else { 0.0 })

@@ -1,18 +1,20 @@
-//! The worker threads, which run batches.
+//! The workers of items in order: they run batches as these arrive.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 use anyhow::{Result, bail};
-use crossbeam_channel::{Sender, bounded};
+use crossbeam_channel::Sender;
 use rayon::ThreadPool;
 
 use super::budget::MemoryBudget;
+use super::dispatcher::{Dispatcher, Order, start_workers};
 use super::row_cache::RowCache;
 use super::task::{RowOptions, Task, TaskRow};
 use super::utilization::Utilization;
 use super::wave::SharedRows;
-use crate::sys::threads::{panic_to_error, single_thread_pool, thread_panicked, thread_pool};
+use crate::sys::threads::{panic_to_error, thread_pool};
 use crate::text::TokenizedText;
 
 /// A text that is to be encoded.
@@ -51,8 +53,6 @@ pub(super) struct Runner<T> {
     /// The rows of earlier processes.
     pub cache: Option<RowCache>,
     batch_tokens: usize,
-    /// Batches that are queued or running.
-    pending: AtomicUsize,
 }
 
 impl<T: Task> Runner<T> {
@@ -105,12 +105,41 @@ pub(super) fn run<'a, T: Task>(
     Ok(texts.map(|((text, options), output)| task.finish(text, output, options)).collect())
 }
 
+/// Batches in the order of their arrival.
+pub(super) struct ArrivalOrder {
+    waiting: VecDeque<Batch>,
+    running: usize,
+    workers: usize,
+}
+
+impl Order for ArrivalOrder {
+    type Run = Batch;
+
+    fn workers(&self) -> usize {
+        self.workers
+    }
+
+    fn has_run_for(&self, _: usize) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    fn take(&mut self, _: Duration, _: usize) -> Option<Batch> {
+        let batch = self.waiting.pop_front()?;
+        self.running += 1;
+        Some(batch)
+    }
+
+    fn done(&mut self, _: Duration, _: usize) {
+        self.running -= 1;
+    }
+}
+
 /// Threads that run one batch each. They share only the weights, so that no worker waits for another.
 pub(super) struct Workers<T> {
     pub runner: Arc<Runner<T>>,
+    dispatcher: Arc<Dispatcher<ArrivalOrder>>,
     threads: usize,
-    /// The queue of the workers, once they are started. They end when it is dropped.
-    queue: Mutex<Option<Sender<Batch>>>,
+    are_started: Mutex<bool>,
     /// The threads that share a batch, once there was one.
     pool: OnceLock<ThreadPool>,
 }
@@ -119,49 +148,37 @@ impl<T: Task> Workers<T> {
     /// Workers that start with the first batch.
     pub(super) fn new(task: Arc<T>, cache: Option<RowCache>, budget: &MemoryBudget) -> Self {
         let (threads, batch_tokens) = (budget.threads, budget.batch_tokens);
-        let (utilization, pending) = (Utilization::new(threads), AtomicUsize::new(0));
-        let runner = Arc::new(Runner { task, utilization, cache, batch_tokens, pending });
-        Workers { runner, threads, queue: Mutex::new(None), pool: OnceLock::new() }
+        let runner = Arc::new(Runner { task, utilization: Utilization::new(threads), cache, batch_tokens });
+        let order = ArrivalOrder { waiting: VecDeque::new(), running: 0, workers: threads };
+        let dispatcher = Arc::new(Dispatcher::new(order));
+        Workers { runner, dispatcher, threads, are_started: Mutex::new(false), pool: OnceLock::new() }
     }
 
-    /// Whether no batch is queued or running.
+    /// Whether no batch waits or runs.
     pub(super) fn is_idle(&self) -> bool {
-        self.runner.pending.load(Ordering::Acquire) == 0
+        self.dispatcher.read(|order| order.waiting.is_empty() && order.running == 0)
     }
 
-    /// Starts the workers, if they have not been started yet, and returns their queue.
-    pub(super) fn start(&self) -> Result<Sender<Batch>> {
-        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        let sender = match &mut *queue {
-            Some(sender) => sender,
-            queue => queue.insert(self.start_threads()?),
-        };
-        Ok(sender.clone())
-    }
-
-    /// Queues a batch.
-    pub(super) fn send(&self, batch: Batch) -> Result<()> {
-        let queue = self.start()?;
-        self.runner.pending.fetch_add(1, Ordering::AcqRel);
-        queue.send(batch).map_err(thread_panicked)
-    }
-
-    fn start_threads(&self) -> Result<Sender<Batch>> {
-        self.runner.task.on_workers_start();
-        let (sender, queue) = bounded::<Batch>(self.threads);
-        for worker in 0..self.threads {
-            // Parallel operations inside of a worker run on its own thread.
-            let pool = single_thread_pool(format!("encode-{worker}"))?;
-            let (queue, runner) = (queue.clone(), self.runner.clone());
-            // The pool is dropped here; its thread ends after this closure returns.
-            pool.spawn(move || {
-                queue.into_iter().for_each(|batch| {
-                    runner.run(batch, worker, 1);
-                    runner.pending.fetch_sub(1, Ordering::AcqRel);
-                });
-            });
+    /// Starts the workers, if they have not been started yet.
+    pub(super) fn start(&self) -> Result<()> {
+        let mut are_started = self.are_started.lock().unwrap_or_else(PoisonError::into_inner);
+        if !*are_started {
+            self.runner.task.on_workers_start();
+            let (dispatcher, runner) = (self.dispatcher.clone(), self.runner.clone());
+            start_workers(self.threads, "encode", move |worker| {
+                dispatcher.work(worker, |batch| runner.run(batch, worker, 1));
+            })?;
+            *are_started = true;
         }
-        Ok(sender)
+        Ok(())
+    }
+
+    /// Hands a batch to the workers, as soon as fewer batches wait than there are workers.
+    pub(super) fn send(&self, batch: Batch) -> Result<()> {
+        self.start()?;
+        let has_place = |order: &ArrivalOrder| order.waiting.len() < order.workers;
+        self.dispatcher.change_when(has_place, |order| order.waiting.push_back(batch));
+        Ok(())
     }
 
     /// Runs a batch now, on all threads of the shared pool.
@@ -177,5 +194,11 @@ impl<T: Task> Workers<T> {
         }
         let pool = thread_pool(self.threads, "share")?;
         Ok(self.pool.get_or_init(|| pool))
+    }
+}
+
+impl<T> Drop for Workers<T> {
+    fn drop(&mut self) {
+        self.dispatcher.stop();
     }
 }

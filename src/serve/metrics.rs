@@ -145,7 +145,7 @@ impl Page {
         {
             self.value("stage_seconds_total", &format!("stage=\"{stage}\""), time.as_secs_f64());
         }
-        let QueueCounters { batches, texts, tokens, cancelled, busy_micros } = gauges.counters;
+        let QueueCounters { batches, texts, tokens, cancelled, unclaimed, busy } = gauges.counters;
         self.single("batches_total", "counter", "Batches that were encoded.", batches);
         self.single("batch_texts_total", "counter", "Texts in batches.", texts);
         self.single("batch_tokens_total", "counter", "Tokens in batches.", tokens);
@@ -156,11 +156,12 @@ impl Page {
             cancelled,
         );
         self.single(
-            "busy_seconds_total",
+            "unclaimed_tokens_total",
             "counter",
-            "Busy seconds of all threads.",
-            busy_micros as f64 / 1e6,
+            "Tokens that were encoded after their client had gone away.",
+            unclaimed,
         );
+        self.single("busy_seconds_total", "counter", "Busy seconds of all threads.", busy.as_secs_f64());
     }
 
     fn state(&mut self, gauges: &Gauges) {

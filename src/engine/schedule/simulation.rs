@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use super::{Capacity, Run, Schedule};
+use super::{Capacity, Order, Run, Schedule};
 
 /// Tokens per second of a core with a large batch: about that of all-MiniLM-L6-v2 in f32.
 const PEAK: f64 = 5900.0;
@@ -18,22 +18,14 @@ const SHARING: f64 = 300e-6;
 /// Tokens per second of a core at nine tenths of its peak: what the loads are multiples of.
 pub(super) const RATE: f64 = 0.9 * PEAK;
 
-/// What decides the order of texts.
-pub(super) trait Order {
-    fn workers(&self) -> usize;
+/// An order of the texts of requests.
+pub(super) trait TextOrder: Order<Run = Run<usize>> {
     fn waiting_tokens(&self) -> usize;
     /// A request arrives with texts, of which each has a number.
     fn arrive(&mut self, now: Duration, texts: &[usize], tokens: &[usize]);
-    fn next_worker(&self) -> Option<usize>;
-    fn take(&mut self, now: Duration, worker: usize) -> Option<Run<usize>>;
-    fn done(&mut self, now: Duration, worker: usize);
 }
 
-impl Order for Schedule<usize> {
-    fn workers(&self) -> usize {
-        Schedule::workers(self)
-    }
-
+impl TextOrder for Schedule<usize> {
     fn waiting_tokens(&self) -> usize {
         Schedule::waiting_tokens(self)
     }
@@ -41,18 +33,6 @@ impl Order for Schedule<usize> {
     fn arrive(&mut self, now: Duration, texts: &[usize], tokens: &[usize]) {
         let mut request = Schedule::arrive(self, now);
         texts.iter().zip(tokens).for_each(|(&text, &tokens)| self.add(&mut request, tokens, text));
-    }
-
-    fn next_worker(&self) -> Option<usize> {
-        Schedule::next_worker(self)
-    }
-
-    fn take(&mut self, now: Duration, worker: usize) -> Option<Run<usize>> {
-        Schedule::take(self, now, worker)
-    }
-
-    fn done(&mut self, now: Duration, worker: usize) {
-        Schedule::done(self, now, worker);
     }
 }
 
@@ -82,11 +62,7 @@ impl ArrivalOrder {
     }
 }
 
-impl Order for ArrivalOrder {
-    fn workers(&self) -> usize {
-        self.idle.len()
-    }
-
+impl TextOrder for ArrivalOrder {
     fn waiting_tokens(&self) -> usize {
         self.texts.iter().map(|(tokens, _)| tokens).sum()
     }
@@ -94,9 +70,17 @@ impl Order for ArrivalOrder {
     fn arrive(&mut self, _: Duration, texts: &[usize], tokens: &[usize]) {
         self.texts.extend(tokens.iter().copied().zip(texts.iter().copied()));
     }
+}
 
-    fn next_worker(&self) -> Option<usize> {
-        self.idle.iter().position(|idle| *idle).filter(|_| !self.texts.is_empty())
+impl Order for ArrivalOrder {
+    type Run = Run<usize>;
+
+    fn workers(&self) -> usize {
+        self.idle.len()
+    }
+
+    fn has_run_for(&self, worker: usize) -> bool {
+        self.idle[worker] && !self.texts.is_empty()
     }
 
     fn take(&mut self, _: Duration, worker: usize) -> Option<Run<usize>> {
@@ -184,7 +168,7 @@ pub(super) struct Simulation<O> {
     done: Vec<Done>,
 }
 
-impl<O: Order> Simulation<O> {
+impl<O: TextOrder> Simulation<O> {
     pub(super) fn new(order: O, cores: usize, clients: &[Client]) -> Self {
         let mut simulation = Simulation {
             cores,
@@ -259,7 +243,7 @@ impl<O: Order> Simulation<O> {
             _ => self.arrive(),
         }
         let now = Duration::from_secs_f64(self.now);
-        while let Some(worker) = self.order.next_worker() {
+        while let Some(worker) = (0..self.order.workers()).find(|&worker| self.order.has_run_for(worker)) {
             let run = self.order.take(now, worker).expect("there are texts for the next worker");
             self.start(worker, run);
         }
