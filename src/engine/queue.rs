@@ -263,12 +263,14 @@ impl Pending {
         }
     }
 
-    /// Puts the rows of a text into their place, and answers after the last one.
-    fn place(&self, index: usize, rows: Vec<TaskRow>) {
+    /// Puts the rows of a text into their place, and returns whether they were the last ones.
+    fn place(&self, index: usize, rows: Vec<TaskRow>) -> bool {
         let _ = self.progress().texts[index].rows.set(rows);
-        if self.missing.fetch_sub(1, Ordering::AcqRel) > 1 {
-            return;
-        }
+        self.missing.fetch_sub(1, Ordering::AcqRel) == 1
+    }
+
+    /// Answers with the rows of all texts.
+    fn complete(&self) {
         self.answer(|| {
             let mut progress = self.progress();
             Ok(Answered { texts: mem::take(&mut progress.texts), times: progress.times })
@@ -470,6 +472,7 @@ impl Shared {
                 self.batches.fetch_add(1, Ordering::Relaxed);
                 self.texts.fetch_add(texts.len() as u64, Ordering::Relaxed);
                 self.tokens.fetch_add(tokens as u64, Ordering::Relaxed);
+                let mut complete = Vec::new();
                 for (waiting, rows) in waiting.iter().zip(rows) {
                     let call = &waiting.call;
                     let mut progress = call.progress();
@@ -482,8 +485,13 @@ impl Shared {
                     let gone_part = (since_gone(call) / seconds).min(1.0);
                     let unclaimed = (waiting.text.token_count() as f64 * gone_part).round();
                     self.unclaimed.fetch_add(unclaimed as u64, Ordering::Relaxed);
-                    call.place(waiting.index, rows);
+                    if call.place(waiting.index, rows) {
+                        complete.push(call);
+                    }
                 }
+                // Those with many texts take the longest to write.
+                complete.sort_by_key(|call| call.inputs.len());
+                complete.into_iter().for_each(|call| call.complete());
             }
             // Alone, so that only the call at fault fails.
             Err(_) if waiting.len() > 1 => {
