@@ -133,6 +133,8 @@ pub mod run;
 #[doc(hidden)]
 pub mod serve;
 #[doc(hidden)]
+pub mod store;
+#[doc(hidden)]
 pub mod sys;
 #[doc(hidden)]
 pub mod task;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use mimalloc::MiMalloc;
 use sconce::error::UsageError;
 use sconce::job::{EXIT_INTERRUPTED, ExitStatus, Interrupted};
-use sconce::output::ClosedPipe;
+use sconce::store::ClosedPipe;
 use sconce::sys::terminal;
 
 /// Chosen by measurement: `sconce embed hello` takes half the time that it takes with the allocator of glibc, which asks the

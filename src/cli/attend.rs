@@ -13,8 +13,8 @@ use super::resolve::{console, format_of, is_stdout, model};
 use crate::error::UsageError;
 use crate::named::Named;
 use crate::nn::Pooling;
-use crate::output::Target;
 use crate::run::attend::{AttendOptions, AttentionFormat};
+use crate::store::Target;
 use crate::task::{AttentionOptions, Layers, Mixing, ModelOptions, PromptChoice, Views};
 
 /// The examples at the end of the command's help.

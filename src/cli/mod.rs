@@ -30,8 +30,8 @@ use clap::{CommandFactory, FromArgMatches};
 
 use crate::job::ExitStatus;
 use crate::nn::{Isa, configure_allocator};
-use crate::output;
 use crate::run;
+use crate::store;
 use crate::sys::file_size_limit::report_size_limits;
 use crate::sys::threads::build_global_pool;
 use command::{Cli, Command};
@@ -56,7 +56,7 @@ pub fn main() -> Result<ExitStatus> {
     let matches = match command.try_get_matches() {
         Ok(matches) => matches,
         Err(error) if error.use_stderr() => error.exit(),
-        Err(page) => return output::print_with(|| page.print()).map(complete),
+        Err(page) => return store::print_with(|| page.print()).map(complete),
     };
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     match cli.command {
@@ -121,7 +121,7 @@ pub fn main() -> Result<ExitStatus> {
             let mut script = Vec::new();
             let mut command = help::with_help(Cli::command(), false);
             clap_complete::generate(shell, &mut command, "sconce", &mut script);
-            output::print(&script).map(complete)
+            store::print(&script).map(complete)
         }
         Command::Man { directory } => {
             let pages = clap_mangen::generate_to(help::with_help(Cli::command(), false), &directory);

@@ -5,12 +5,11 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::Result;
-use sha2::{Digest, Sha256};
 
 use super::row_store::RowStore;
 use super::task::{RowOptions, TaskRow};
 use super::workers::PlannedText;
-use crate::sys::digest_cache::first_bits;
+use crate::store;
 use crate::text::TokenizedText;
 
 /// The rows of texts, by their tokens, for one model with one set of options.
@@ -62,20 +61,20 @@ pub(super) fn key(text: &TokenizedText, options: &RowOptions) -> u128 {
     if *options != RowOptions::default() {
         options.hash(&mut digest);
     }
-    first_bits(digest.0)
+    digest.0.digest().first_bits()
 }
 
 /// SHA-256 as the hasher of keys. What [`Hash`] writes may change with the compiler, which is part of the build and so of the identity.
 #[derive(Default)]
-struct KeyHasher(Sha256);
+struct KeyHasher(store::Hasher);
 
 impl Hasher for KeyHasher {
     fn write(&mut self, bytes: &[u8]) {
-        self.0.update(bytes);
+        self.0.add(bytes);
     }
 
     /// Not used: a key has more bits.
     fn finish(&self) -> u64 {
-        first_bits(self.0.clone()) as u64
+        self.0.digest().first_bits() as u64
     }
 }

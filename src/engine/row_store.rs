@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Result, anyhow};
-use sha2::{Digest, Sha256};
 
-use crate::sys::own_file::{self, PRIVATE};
+use crate::store::Hasher;
+use crate::store::own_file::{self, PRIVATE};
 
 const KEY_BYTES: usize = 16;
 const CHECKSUM_BYTES: usize = 8;
@@ -152,7 +152,10 @@ impl Files {
 
 /// The first bytes of SHA-256 over key and content.
 fn checksum(key: u128, content: &[u8]) -> [u8; CHECKSUM_BYTES] {
-    array_at(&Sha256::new_with_prefix(key.to_le_bytes()).chain_update(content).finalize(), 0)
+    let mut hasher = Hasher::default();
+    hasher.add(key.to_le_bytes());
+    hasher.add(content);
+    array_at(&hasher.digest().first_bits().to_be_bytes(), 0)
 }
 
 /// `N` bytes from `start` on.

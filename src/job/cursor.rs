@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 
-use crate::input::Entry;
+use crate::input::{Entry, Record};
+use crate::store::Hasher;
 
 /// A position between two records, with a digest of all records before it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
@@ -26,23 +26,22 @@ impl Cursor {
 
     /// The cursor after one more record, which ends at byte `position` of the input.
     pub fn after(&self, entry: &Entry, position: u64) -> Self {
-        let mut hash = Sha256::new();
-        let mut update = |bytes: &[u8]| {
-            hash.update((bytes.len() as u64).to_le_bytes());
-            hash.update(bytes);
-        };
-        update(self.digest.as_bytes());
+        let mut hasher = Hasher::default();
+        hasher.add_part(&self.digest);
         match entry {
-            Entry::Record(record) => {
-                update(record.text.as_bytes());
-                update(record.pair.as_deref().unwrap_or("\0").as_bytes());
-                update(record.id.as_ref().map_or("\0".into(), Value::to_string).as_bytes());
-                record.kept.iter().for_each(|value| update(value.json().to_string().as_bytes()));
-            }
-            Entry::Unreadable(bad) => update(bad.reason.as_bytes()),
+            Entry::Record(record) => add_record(&mut hasher, record),
+            Entry::Unreadable(bad) => hasher.add_part(&bad.reason),
         }
-        Cursor { entries: self.entries + 1, position, digest: format!("{:x}", hash.finalize()) }
+        Cursor { entries: self.entries + 1, position, digest: hasher.digest().to_string() }
     }
+}
+
+/// Adds what a record holds: its texts, its id and its kept fields.
+pub(super) fn add_record(hasher: &mut Hasher, record: &Record) {
+    hasher.add_part(&record.text);
+    hasher.add_part(record.pair.as_deref().unwrap_or("\0"));
+    hasher.add_part(record.id.as_ref().map_or("\0".into(), Value::to_string));
+    record.kept.iter().for_each(|value| hasher.add_part(value.json().to_string()));
 }
 
 #[cfg(test)]

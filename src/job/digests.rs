@@ -5,10 +5,9 @@ use std::path::PathBuf;
 use std::thread::JoinHandle;
 
 use anyhow::{Result, anyhow};
-use sha2::{Digest, Sha256};
 
 use super::manifest::RunIdentity;
-use crate::sys::digest_cache;
+use crate::store::{Digest, Hasher, digest_cache};
 use crate::sys::threads::{spawn, thread_panicked};
 
 /// The digests of files, computed in a background thread: hashing a large model takes longer than embedding a short text.
@@ -57,7 +56,7 @@ fn digests(paths: &[PathBuf]) -> Result<RunIdentity> {
         // Files in different folders can have the same name: their digests are separated by spaces.
         let all = identity.entry(format!("the model's {name}")).or_insert_with(|| "SHA-256".into());
         all.push(' ');
-        *all += &digest;
+        *all += &digest.to_string();
     }
     Ok(identity)
 }
@@ -74,14 +73,11 @@ pub(super) fn weights_metadata(identity: &RunIdentity) -> Option<(String, String
     weights_digest(identity).map(|digest| ("weights_sha256".into(), digest))
 }
 
-/// SHA-256 over texts and their lengths, in hexadecimal.
-pub fn sha256_of_texts(texts: &[String]) -> String {
-    let mut hash = Sha256::new();
-    for text in texts {
-        hash.update((text.len() as u64).to_le_bytes());
-        hash.update(text);
-    }
-    format!("{:x}", hash.finalize())
+/// SHA-256 over texts and their lengths.
+pub fn sha256_of_texts(texts: &[String]) -> Digest {
+    let mut hasher = Hasher::default();
+    texts.iter().for_each(|text| hasher.add_part(text));
+    hasher.digest()
 }
 
 #[cfg(test)]
@@ -91,6 +87,6 @@ mod tests {
     #[test]
     fn digests_are_lowercase_hexadecimal_digits_and_padded() {
         let digest = sha256_of_texts(&["text 1557".to_owned()]);
-        assert_eq!(digest, "00034ab963edaf02620cb5f12deb709e24e71db05077aa8af2c017cac875e361");
+        assert_eq!(digest.to_string(), "00034ab963edaf02620cb5f12deb709e24e71db05077aa8af2c017cac875e361");
     }
 }

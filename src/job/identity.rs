@@ -1,11 +1,10 @@
 //! The identity of a run: what a run that resumes it must share with it, and the parts of it that rows depend on.
 
 use anyhow::Result;
-use sha2::{Digest, Sha256};
 
 use super::digests::FileDigests;
 use super::manifest::RunIdentity;
-use crate::sys::digest_cache::first_bits;
+use crate::store::Hasher;
 
 /// The key of the release and the build. Builds of one release can compute different bits.
 const BUILD: &str = "the release of Sconce";
@@ -62,10 +61,7 @@ impl Identity {
 
 /// The first 128 bits of the SHA-256 over the keys and values of an identity.
 fn digest(identity: &RunIdentity) -> u128 {
-    let mut digest = Sha256::new();
-    for part in identity.iter().flat_map(|(key, value)| [key, value]) {
-        digest.update((part.len() as u64).to_le_bytes());
-        digest.update(part.as_bytes());
-    }
-    first_bits(digest)
+    let mut hasher = Hasher::default();
+    identity.iter().flat_map(|(key, value)| [key, value]).for_each(|part| hasher.add_part(part));
+    hasher.digest().first_bits()
 }

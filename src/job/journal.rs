@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 
 use super::manifest::{CompletedRun, Manifest, RunIdentity, check_same_run};
 use crate::error::UsageError;
-use crate::output::{self, SidecarPaths};
+use crate::store::{self, SidecarPaths};
 use crate::sys::console::{Console, counted};
 
 /// Where a run starts if an earlier one has left rows.
@@ -37,7 +37,7 @@ pub enum EarlierRun {
 /// # Errors
 /// If there are such rows: a usage error.
 pub fn refuse_interrupted(sidecars: &SidecarPaths) -> Result<()> {
-    let Some(found) = output::manifest::load::<Manifest>(&sidecars.manifest)? else { return Ok(()) };
+    let Some(found) = store::manifest::load::<Manifest>(&sidecars.manifest)? else { return Ok(()) };
     // If a run was killed after it renamed its output, no rows would be lost.
     if found.stats.rows == 0 || found.complete && !sidecars.partial.exists() {
         return Ok(());
@@ -80,7 +80,7 @@ impl Journal {
             last_save: Instant::now(),
             interval: MIN_INTERVAL,
         };
-        let found = output::manifest::load::<Manifest>(&sidecars.manifest);
+        let found = store::manifest::load::<Manifest>(&sidecars.manifest);
         if start != StartMode::Resume {
             // A manifest that cannot be read is ignored: its rows cannot be resumed.
             let dropped_rows = found.ok().flatten().map(|manifest| manifest.stats.rows);
@@ -116,7 +116,7 @@ impl Journal {
 
     /// Saves a manifest. `since` is the start of the checkpoint.
     pub fn save(&mut self, since: Instant, manifest: &Manifest) -> Result<()> {
-        output::manifest::save(&self.manifest, &self.output, manifest)?;
+        store::manifest::save(&self.manifest, &self.output, manifest)?;
         self.last_save = Instant::now();
         self.interval = MIN_INTERVAL.max(10 * since.elapsed());
         Ok(())

@@ -4,12 +4,11 @@ use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 use anyhow::{Result, bail};
-use serde_json::Value;
-use sha2::{Digest, Sha256};
 
+use super::cursor::add_record;
 use crate::input::Record;
 use crate::output::{OutputFormat, for_each_record_hash};
-use crate::sys::digest_cache::first_bits;
+use crate::store::{Digest, Hasher};
 
 /// The low bits of a hash, which stand for the record; the others stand for the options.
 const RECORD_BITS: u32 = 96;
@@ -37,10 +36,10 @@ pub struct FileRecords {
 impl FileRecords {
     /// Reads the hashes of a file that a run with `--append` wrote.
     pub fn read(path: &Path, format: OutputFormat) -> Result<Self> {
-        let (mut records, mut digest) =
-            (FileRecords { name: path.display().to_string(), ..FileRecords::default() }, Sha256::new());
+        let mut records = FileRecords { name: path.display().to_string(), ..FileRecords::default() };
+        let mut hasher = Hasher::default();
         for_each_record_hash(path, format, |id, hash| {
-            digest.update(hash.as_bytes());
+            hasher.add(hash);
             let Some(hash) =
                 (hash.len() == HASH_DIGITS).then(|| u128::from_str_radix(hash, 16).ok()).flatten()
             else {
@@ -50,10 +49,10 @@ impl FileRecords {
                 );
             };
             *records.hashes.entry(hash).or_default() += 1;
-            records.ids.extend(id.map(|id| first_bits(Sha256::new_with_prefix(id))));
+            records.ids.extend(id.map(|id| Digest::of(id).first_bits()));
             Ok(())
         })?;
-        records.digest = format!("{:x}", digest.finalize());
+        records.digest = hasher.digest().to_string();
         Ok(records)
     }
 
@@ -85,26 +84,18 @@ impl KnownRecords {
         Ok(KnownRecords { choices, file })
     }
 
-    /// The hash of a record: of its texts, its id and its carried-through fields.
+    /// The hash of a record.
     pub(super) fn hash(&self, record: &Record) -> u128 {
-        let mut hash = Sha256::new();
-        let mut update = |bytes: &[u8]| {
-            hash.update((bytes.len() as u64).to_le_bytes());
-            hash.update(bytes);
-        };
-        update(record.text.as_bytes());
-        update(record.pair.as_deref().unwrap_or("\0").as_bytes());
-        update(record.id.as_ref().map_or("\0".into(), Value::to_string).as_bytes());
-        record.kept.iter().for_each(|value| update(value.json().to_string().as_bytes()));
-        self.choices << RECORD_BITS | first_bits(hash) & ((1 << RECORD_BITS) - 1)
+        let mut hasher = Hasher::default();
+        add_record(&mut hasher, record);
+        self.choices << RECORD_BITS | hasher.digest().first_bits() & ((1 << RECORD_BITS) - 1)
     }
 
     /// Whether the file has rows of a record with this hash. Each record of the file is found once.
     pub(super) fn take(&mut self, record: &Record, hash: u128) -> Result<bool> {
         let Some(count) = self.file.hashes.get_mut(&hash) else {
             let id = record.id.as_ref().map(|id| id.as_str().map_or_else(|| id.to_string(), str::to_owned));
-            if let Some(id) = id.filter(|id| self.file.ids.contains(&first_bits(Sha256::new_with_prefix(id))))
-            {
+            if let Some(id) = id.filter(|id| self.file.ids.contains(&Digest::of(id).first_bits())) {
                 bail!(
                     "{} has the id {id:?}, for which {} has rows of another text or other --keep fields; --append only adds records: \
                      give the record another id, or write the file again without --append",

@@ -10,9 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use super::cursor::Cursor;
 use super::stats::Stats;
-use crate::output::{
-    self, ColumnType, Digest, DurableRows, KeptColumn, OutputMetadata, SidecarPaths, Target,
-};
+use crate::output::{ColumnType, KeptColumn, OutputMetadata};
+use crate::store::{self, Digest, DurableRows, SidecarPaths, Target};
 
 /// What two runs must have in common for one to resume the other: options, inputs and files, each with its value or digest.
 pub type RunIdentity = BTreeMap<String, String>;
@@ -98,7 +97,7 @@ impl CompletedRun {
         let shard = shard.map(|(key, value)| (key.clone(), value.clone())).collect();
         match FileStamp::of(&sidecars.output) {
             Some(output) => {
-                output::manifest::save(&sidecars.done, &sidecars.output, &CompletedRun { run, output, shard })
+                store::manifest::save(&sidecars.done, &sidecars.output, &CompletedRun { run, output, shard })
             }
             None => Ok(()),
         }
@@ -107,7 +106,7 @@ impl CompletedRun {
     /// The run that wrote the current output, or `None` if there is none or the output has changed since.
     fn load(sidecars: &SidecarPaths) -> Option<Self> {
         // If it cannot be read, the run starts from the beginning.
-        output::manifest::load::<CompletedRun>(&sidecars.done).ok()??.of_current(sidecars)
+        store::manifest::load::<CompletedRun>(&sidecars.done).ok()??.of_current(sidecars)
     }
 
     /// The run, unless the output has changed since.
@@ -126,7 +125,7 @@ impl CompletedRun {
 pub fn shard_of_run(output: &Path) -> Result<Option<OutputMetadata>> {
     let sidecars = SidecarPaths::of(&Target::File(output.to_owned()))?;
     let Some(sidecars) = sidecars else { return Ok(None) };
-    let found = output::manifest::load_beside_input::<CompletedRun>(&sidecars.done).ok().flatten();
+    let found = store::manifest::load_beside_input::<CompletedRun>(&sidecars.done).ok().flatten();
     let Some(CompletedRun { mut run, mut shard, .. }) = found.and_then(|run| run.of_current(&sidecars))
     else {
         return Ok(None);

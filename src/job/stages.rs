@@ -19,7 +19,7 @@ use super::stats::ExitStatus;
 use super::summary::{EngineStats, write_summary};
 use crate::engine::{Engine, MemoryBudget, RowCache, Task};
 use crate::input::ReadLimit;
-use crate::output::SidecarPaths;
+use crate::store::SidecarPaths;
 use crate::sys::console::{Console, counted};
 
 /// What a run is to do. No record has been read, and no earlier run looked for.

@@ -10,7 +10,8 @@ use serde_json::{Map, Value, json};
 
 use super::stats::Stats;
 use crate::engine::{Engine, MemoryBudget, Task};
-use crate::output::{OutputMetadata, parent_dir, write_file};
+use crate::output::OutputMetadata;
+use crate::store::{parent_dir, write_file};
 use crate::sys::memory::peak_memory;
 
 /// The names of the counts that the summary does not call by the names of their fields.

@@ -28,7 +28,8 @@ use super::layout::{self, CONFIG, Completeness, MODULES, Snapshot, WEIGHTS_INDEX
 use super::modules::{Module, may_lack_size, read_modules};
 use super::weights::read_index;
 use super::{NoSuchModel, NotDownloaded, Source};
-use crate::sys::own_file::{self, SHARED};
+use crate::store::own_file::SHARED;
+use crate::store::{self, replace_cached};
 use crate::sys::regular_file::MAX_TOKENIZER_BYTES;
 use blob::{Blob, LockError};
 use client::{Client, DownloadError, RequestError};
@@ -210,9 +211,8 @@ impl<'a> Hub<'a> {
             self.wanted.iter().map(ToString::to_string).chain(sizes).filter(|name| !names.contains(name));
         for name in layout::absent_files(names).into_iter().chain(asked) {
             let absent = self.folder.join(".no_exist").join(commit).join(name);
-            fs::create_dir_all(absent.parent().unwrap_or(&absent))?;
             if !absent.exists() {
-                own_file::replace(&absent, SHARED, b"")?;
+                replace_cached(&absent, SHARED, b"")?;
             }
         }
         Ok(())
@@ -223,8 +223,7 @@ impl<'a> Hub<'a> {
         let revision = &self.source.revision;
         if revision != commit {
             let reference = self.folder.join("refs").join(revision);
-            fs::create_dir_all(reference.parent().unwrap_or(&reference))?;
-            own_file::replace(&reference, SHARED, commit.as_bytes())?;
+            replace_cached(&reference, SHARED, commit.as_bytes())?;
         }
         Ok(())
     }
@@ -310,7 +309,7 @@ impl<'a> Hub<'a> {
             let is_last = attempt == ATTEMPTS;
             match self.download_rest(path, blob) {
                 Ok(()) if blob.is_valid(&part).map_err(cache_error)? => {
-                    return fs::rename(&part, &blob.path).map_err(cache_error);
+                    return store::rename(&part, &blob.path).map_err(cache_error);
                 }
                 // The resumed part was of another file, or the connection corrupts data.
                 Ok(()) => fs::remove_file(&part).map_err(cache_error)?,

@@ -20,12 +20,12 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 use tempfile::NamedTempFile;
 
 use crate::nn::{GemmType, Matrix};
+use crate::store::own_file::{self, PRIVATE};
+use crate::store::{self, Digest, Durability, Hasher, digest_cache};
 use crate::sys::mapped_file::MappedFile;
-use crate::sys::{digest_cache, own_file};
 
 const MAGIC: &[u8; 8] = b"SCONCEPW";
 /// Where the checksum begins.
@@ -94,8 +94,7 @@ impl PackedWeights {
                 return None;
             }
         }
-        let name = format!("{:x}", Sha256::digest(&content));
-        let path = directory.join(format!("{}.weights", &name[..32]));
+        let path = directory.join(format!("{:032x}.weights", Digest::of(&content).first_bits()));
         let key = format!("{BUILD}, {content}");
         let found = Found::open(&path);
         let is_of_other_build =
@@ -158,11 +157,13 @@ impl Found {
         let (offset, length) = (number(8)?, number(16)?);
         let directory = digest_cache::directory();
         let checksum = |_: &Path| {
-            let hash = Sha256::new_with_prefix(&bytes[DATA..]);
-            Ok(format!("{:x}", hash.chain_update(&bytes[..CHECKSUM]).finalize()))
+            let mut hasher = Hasher::default();
+            hasher.add(&bytes[DATA..]);
+            hasher.add(&bytes[..CHECKSUM]);
+            Ok(hasher.digest())
         };
         let checksum = digest_cache::digest(directory.as_deref(), path, SystemTime::now(), checksum).ok()?;
-        if header[CHECKSUM..] != *checksum.as_bytes() || !file.is_at_path() {
+        if header[CHECKSUM..] != *checksum.to_string().as_bytes() || !file.is_at_path() {
             return None;
         }
         let table = bytes.get(offset..offset.checked_add(length)?)?;
@@ -190,7 +191,7 @@ fn remove_abandoned(directory: &Path) {
 struct Writer {
     file: BufWriter<NamedTempFile>,
     /// SHA-256 of the bytes from [`DATA`] on.
-    hash: Sha256,
+    hasher: Hasher,
     /// Bytes so far.
     position: usize,
     entries: BTreeMap<String, Span>,
@@ -198,16 +199,15 @@ struct Writer {
 
 impl Writer {
     fn new(path: &Path) -> io::Result<Self> {
-        let directory = path.parent().unwrap_or(Path::new("."));
-        remove_abandoned(directory);
-        let mut file = BufWriter::new(tempfile::Builder::new().prefix(TEMPORARY).tempfile_in(directory)?);
+        remove_abandoned(store::parent_dir(path));
+        let mut file = BufWriter::new(store::temporary_file(path, TEMPORARY, PRIVATE)?);
         file.write_all(&[0; DATA])?;
-        Ok(Writer { file, hash: Sha256::new(), position: DATA, entries: BTreeMap::new() })
+        Ok(Writer { file, hasher: Hasher::default(), position: DATA, entries: BTreeMap::new() })
     }
 
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.file.write_all(bytes)?;
-        self.hash.update(bytes);
+        self.hasher.add(bytes);
         self.position += bytes.len();
         Ok(())
     }
@@ -228,11 +228,11 @@ impl Writer {
         header[..8].copy_from_slice(MAGIC);
         header[8..16].copy_from_slice(&(offset as u64).to_le_bytes());
         header[16..24].copy_from_slice(&(table.len() as u64).to_le_bytes());
-        let checksum = format!("{:x}", self.hash.chain_update(&header[..CHECKSUM]).finalize());
-        header[CHECKSUM..].copy_from_slice(checksum.as_bytes());
+        self.hasher.add(&header[..CHECKSUM]);
+        header[CHECKSUM..].copy_from_slice(self.hasher.digest().to_string().as_bytes());
         self.file.seek(SeekFrom::Start(0))?;
         self.file.write_all(&header)?;
-        self.file.into_inner().map_err(io::IntoInnerError::into_error)?.persist(path)?;
-        Ok(())
+        let file = self.file.into_inner().map_err(io::IntoInnerError::into_error)?;
+        store::put(file, path, Durability::Unsynced)
     }
 }

@@ -3,10 +3,10 @@
 use anyhow::Result;
 
 use super::content::VectorType;
-use super::destination::{Access, Destination};
 use super::encoder::RowEncoder;
 use super::row::Row;
 use super::schema::{OutputMetadata, OutputSchema};
+use crate::store::{Access, Destination};
 
 /// Encodes rows as the array of a file. The header holds the number of rows, so it is written last.
 pub(super) struct ArrayEncoder {
@@ -48,5 +48,27 @@ impl RowEncoder for ArrayEncoder {
     fn finish(self: Box<Self>, destination: Destination, rows: u64) -> Result<()> {
         let header = (self.header)(&self.schema, &self.vectors, rows, self.header_bytes)?;
         destination.commit_with_header(&header)
+    }
+}
+
+/// An f32 array in C order.
+pub struct Array<'a> {
+    /// The name of the tensor in safetensors.
+    pub name: &'a str,
+    /// The size of each axis, up to four.
+    pub shape: &'a [usize],
+    /// All values.
+    pub values: &'a [f32],
+}
+
+impl Array<'_> {
+    /// The bytes of an npy file.
+    pub fn npy(&self) -> Vec<u8> {
+        super::npy::file(self.shape, self.values)
+    }
+
+    /// The bytes of a safetensors file with this metadata.
+    pub fn safetensors(&self, metadata: &OutputMetadata) -> Vec<u8> {
+        super::safetensors::file(self.name, self.shape, self.values, metadata)
     }
 }

@@ -22,7 +22,7 @@ fn too_long() -> io::Error {
 }
 
 /// Reads the next line with its end into `line`; false at the end.
-pub(super) fn read_line(reader: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
+pub fn read_line(reader: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
     line.clear();
     let read = reader.take(MAX_ROW_BYTES + 1).read_until(b'\n', line)?;
     if read as u64 > MAX_ROW_BYTES { Err(too_long()) } else { Ok(read > 0) }

@@ -7,10 +7,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, anyhow, bail};
 
 use super::bounded_rows::CsvRows;
-use super::destination::{Access, Destination};
 use super::format::OutputFormat;
-use super::lock::OutputLock;
 use crate::error::one_line;
+use crate::store::{Access, Destination, OutputLock};
 use crate::sys::regular_file;
 
 /// Size in bytes of the buffer for copying.

@@ -2,11 +2,9 @@
 
 use anyhow::{Result, bail};
 
-use super::destination::{Access, Destination};
-use super::durable_rows::DurableRows;
 use super::row::Row;
 use super::schema::OutputMetadata;
-use super::target::Target;
+use crate::store::{Access, Destination, DurableRows, Target};
 
 /// An output format: encodes rows as the bytes of the partial file, and makes the final output of them.
 ///

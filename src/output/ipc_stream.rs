@@ -13,12 +13,12 @@ use arrow_ipc::writer::{DictionaryTracker, IpcDataGenerator, IpcWriteOptions, wr
 use arrow_schema::SchemaRef;
 
 use super::columns::{BatchBuilder, arrow_schema, for_each_row};
-use super::destination::{Access, Destination};
 use super::encoder::RowEncoder;
 use super::row::Row;
 use super::schema::{OutputMetadata, OutputSchema};
 use crate::formats::ReadError;
 use crate::formats::arrow::ArrowReader;
+use crate::store::{Access, Destination};
 
 /// Approximate size in bytes at which a record batch of the stream ends.
 const MAX_BATCH_BYTES: usize = 4 << 20;

@@ -9,11 +9,11 @@ use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
 use super::content::{Content, ContentType, other_content};
-use super::destination::{Access, Destination, ReadSeek};
 use super::encoder::RowEncoder;
 use super::npy;
 use super::row::Row;
 use super::schema::OutputSchema;
+use crate::store::{Access, Destination, ReadSeek};
 
 /// Size in bytes of the number of elements before each row of the partial file.
 const LENGTH_BYTES: usize = size_of::<u64>();

@@ -8,12 +8,12 @@ use serde_json::{Map, Value, json};
 
 use super::array::ArrayEncoder;
 use super::content::VectorType;
-use super::destination::{Access, Destination, ReadSeek};
 use super::dtype::OutputDtype;
 use super::encoder::RowEncoder;
 use super::row::{Row, Span};
 use super::schema::{OutputMetadata, OutputSchema};
 use crate::named::Named;
+use crate::store::{Access, Destination, ReadSeek};
 
 /// The size of a header in bytes is a multiple of this one, so that the tensors are aligned.
 const HEADER_BLOCK_BYTES: usize = 4096;

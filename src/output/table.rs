@@ -15,11 +15,10 @@ use serde::{Serialize, Serializer};
 use super::column_type::{KeptColumn, to_text};
 use super::columns::ColumnBuilder;
 use super::csv::append_record;
-use super::destination::{Access, Destination};
 use super::format::OutputFormat;
-use super::lock::OutputLock;
 use crate::field::FieldValue;
 use crate::named::names;
+use crate::store::{Access, Destination, OutputLock};
 use crate::sys::terminal::escape_controls;
 
 /// Rows that are aligned together in the text format, and that are a row group at most in parquet.
@@ -81,7 +80,7 @@ impl<'a> TableWriter<'a> {
     /// Writes a row: one value per column.
     ///
     /// # Errors
-    /// If it cannot be written; [`ClosedPipe`](super::ClosedPipe) if the output is a pipe whose reader closed it.
+    /// If it cannot be written; [`ClosedPipe`](crate::store::ClosedPipe) if the output is a pipe whose reader closed it.
     pub fn write(&mut self, row: Vec<FieldValue>) -> Result<()> {
         self.group.push(row);
         if self.group.len() == GROUP_ROWS { self.encode_group() } else { Ok(()) }

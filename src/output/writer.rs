@@ -2,15 +2,12 @@
 
 use anyhow::Result;
 
-use super::destination::Destination;
-use super::digest::HashedBlock;
-use super::durable_rows::DurableRows;
 use super::encoder::{RowEncoder, check_row_size};
 use super::format::OutputFormat;
-use super::lock::OutputLock;
 use super::row::Row;
 use super::schema::{OutputMetadata, OutputSchema};
 use super::{arrow, csv, jsonl, npy, npz, parquet};
+use crate::store::{Destination, DurableRows, HashedBlock, OutputLock};
 
 /// Capacity above which the buffer of encoded rows is freed after it is written.
 const MAX_BUFFER_BYTES: usize = 1 << 20;
@@ -66,7 +63,7 @@ impl Writer {
     /// Writes the next row, in input order.
     ///
     /// # Errors
-    /// If it cannot be written; [`ClosedPipe`](super::ClosedPipe) if the output is a pipe whose reader closed it.
+    /// If it cannot be written; [`ClosedPipe`](crate::store::ClosedPipe) if the output is a pipe whose reader closed it.
     pub fn write(&mut self, row: &Row) -> Result<()> {
         self.encoder.encode(row, &mut self.buffer)?;
         self.rows += 1;

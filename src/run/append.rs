@@ -1,6 +1,5 @@
 //! `embed --append`: rows of new records are written to a file of their own, which is joined with the output at the end.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow, bail};
@@ -9,9 +8,9 @@ use super::merge;
 use super::records::{Append, RecordOptions};
 use crate::error::UsageError;
 use crate::job::refuse_interrupted;
-use crate::output::{OutputLock, ReadFiles, SidecarPaths, Target, for_each_record_hash, remove_sidecars};
+use crate::output::for_each_record_hash;
+use crate::store::{OutputLock, ReadFiles, SidecarPaths, Target, own_file, remove};
 use crate::sys::console::counted;
-use crate::sys::own_file;
 use crate::sys::regular_file::has_dir_entry;
 
 /// The file that rows are appended to, which is locked until they are.
@@ -68,11 +67,8 @@ impl Appended {
             merge::join_ledgers(sidecars, &files)?;
         }
         options.console.note(format!("appended {} to {}", counted(records, "record"), self.lock.target()));
-        remove_file(&self.added)?;
-        match SidecarPaths::of(&Target::File(self.added))? {
-            Some(sidecars) => remove_sidecars(&sidecars),
-            None => Ok(()),
-        }
+        remove(&self.added)?;
+        SidecarPaths::of(&Target::File(self.added))?.map_or(Ok(()), |sidecars| sidecars.remove())
     }
 }
 
@@ -96,8 +92,4 @@ fn check_is_added(added: &Path) -> Result<()> {
         return Ok(());
     }
     Err(refuse("is not that of an interrupted run".into()))
-}
-
-fn remove_file(path: &Path) -> Result<()> {
-    fs::remove_file(path).map_err(|error| anyhow!("cannot remove {} ({error})", path.display()))
 }

@@ -4,7 +4,7 @@ use anyhow::{Result, bail};
 
 use crate::model::Source;
 use crate::model::directory::ModelDir;
-use crate::output::print;
+use crate::store::print;
 
 /// Downloads the files that are not in the cache yet and prints the path of the model.
 pub fn download(source: &Source) -> Result<()> {

@@ -10,8 +10,9 @@ use crate::error::UsageError;
 use crate::field::FieldValue;
 use crate::job::refuse_interrupted;
 use crate::neighbours::{Components, Except, Membership, Metric, Nearest, Pair, Scorer, Sink, TopPairs};
-use crate::output::{ColumnType, KeptColumn, OutputLock, ReadFiles, TableFormat, TableWriter, Target};
+use crate::output::{ColumnType, KeptColumn, TableFormat, TableWriter};
 use crate::run::search::warn_of_missing;
+use crate::store::{OutputLock, ReadFiles, Target};
 use crate::sys::console::{Console, counted};
 use crate::vectors::{VectorField, VectorFile};
 

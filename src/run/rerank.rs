@@ -8,7 +8,8 @@ use crate::error::UsageError;
 use crate::field::FieldValue;
 use crate::input::{Fields, InputPath, Source};
 use crate::job::{ExitStatus, Queries, QueryColumns, RunIdentity, sha256_of_texts};
-use crate::output::{self, ColumnType, KeptColumn, OutputMetadata, Target};
+use crate::output::{self, ColumnType, KeptColumn, OutputMetadata};
+use crate::store::Target;
 use crate::sys::regular_file::is_same_file;
 use crate::task::{PromptChoice, QueryOptions, Reranker, ScoreOptions, load_reranker};
 

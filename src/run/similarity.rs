@@ -13,9 +13,8 @@ use crate::error::UsageError;
 use crate::field::FieldValue;
 use crate::model::modules::Similarity;
 use crate::named::Named;
-use crate::output::{
-    ColumnType, KeptColumn, OutputLock, ReadFiles, TableFormat, TableWriter, Target, print, print_with,
-};
+use crate::output::{ColumnType, KeptColumn, TableFormat, TableWriter};
+use crate::store::{OutputLock, ReadFiles, Target, print, print_with};
 use crate::sys::console::Console;
 use crate::task::{
     Compared, EmbeddedTexts, ModelOptions, ModelTask, TextEncoder, TextVector, VectorOptions, engine,

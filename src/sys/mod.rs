@@ -1,17 +1,14 @@
 //! What touches the process and its operating system: panics, threads, memory figures, standard output and error, variables of the
-//! environment, the opening and mapping of files of the user and of Sconce itself, and the cache of their digests. Every other module may
-//! use it; it uses none of them.
+//! environment, the opening and mapping of files of the user. Every other module may use it; it uses none of them.
 
 pub mod catch_panic;
 pub mod console;
-pub mod digest_cache;
 pub mod environment;
 pub mod file_size_limit;
 #[allow(unsafe_code)]
 pub mod mapped_file;
 pub mod memory;
 pub mod model_json;
-pub mod own_file;
 pub mod regular_file;
 pub mod stdout;
 pub mod terminal;

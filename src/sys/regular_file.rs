@@ -33,7 +33,7 @@ pub fn read(path: &Path, max_bytes: u64) -> io::Result<Vec<u8>> {
 }
 
 /// Reads the rest of an open file, which may have at most `max_bytes` bytes.
-pub(super) fn read_limited(file: File, max_bytes: u64) -> io::Result<Vec<u8>> {
+pub fn read_limited(file: File, max_bytes: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.take(max_bytes + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > max_bytes {
@@ -75,7 +75,8 @@ pub fn is_same_file(a: &Path, b: &Path) -> bool {
     matches!((fs::canonicalize(a), fs::canonicalize(b)), (Ok(a), Ok(b)) if a == b)
 }
 
-pub(super) fn check_is_regular(metadata: &fs::Metadata) -> io::Result<()> {
+/// Refuses what is not a regular file.
+pub fn check_is_regular(metadata: &fs::Metadata) -> io::Result<()> {
     match metadata.file_type() {
         kind if kind.is_file() => Ok(()),
         kind if kind.is_dir() => Err(io::Error::other("it is a directory, not a file")),

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow, bail};
 
-use crate::output::LEDGER_SUFFIX;
+use crate::store::LEDGER_SUFFIX;
 
 /// Extensions of vector files, by which they are told from texts.
 const EXTENSIONS: [&str; 12] = [

@@ -13,7 +13,8 @@ use super::columns::ChunkCounts;
 use super::converted::{DenseArray, ElementType};
 use super::error::malformed;
 use super::source::{Columns, Opened};
-use crate::output::{self, OutputMetadata};
+use crate::output::OutputMetadata;
+use crate::store;
 use crate::sys::regular_file;
 
 /// The magic number of the format.
@@ -121,7 +122,7 @@ fn sidecar(path: &Path) -> Result<(OutputMetadata, Option<Vec<u64>>)> {
     let mut meta = path.as_os_str().to_owned();
     meta.push(".meta.json");
     let path = Path::new(&meta);
-    let Some(fields) = output::manifest::load_metadata(path)? else {
+    let Some(fields) = store::manifest::load_metadata(path)? else {
         return Ok((OutputMetadata::new(), None));
     };
     let chunks = fields.get("chunks").map(|chunks| serde_json::from_value(chunks.clone())).transpose();

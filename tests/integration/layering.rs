@@ -1,32 +1,34 @@
 //! Imports run downward only: `main → cli → run → {job, task}`, `lib → api → {task, vectors}`, `task → {engine, text, model, nn}`,
-//! `job → {engine, input, output}`, `engine → {text, output}`, `{input, output, vectors} → formats`, `model → nn → ops → kernels`.
+//! `job → {engine, input, output}`, `engine → {text, output}`, `{input, output, vectors} → formats`, `model → nn → ops → kernels`,
+//! `{job, output, engine, model} → store`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The rooms from top to bottom. Each may name those of its list, which are below it, and the [`SHARED`] ones.
 const ROOMS: &[(&str, &str)] = &[
-    ("main", "cli error job output nn"),
+    ("main", "cli error job nn store"),
     (
         "lib",
-        "api cli run serve job task engine vectors input text model neighbours nn ops kernels output formats field figure error named",
+        "api cli run serve job task engine vectors input text model neighbours nn ops kernels output formats store field figure error named",
     ),
     // A door like the command line; `api/engine.rs` alone runs tasks.
     ("api", "engine task vectors text model neighbours nn output field"),
-    ("cli", "run serve job task vectors input text model neighbours nn output"),
-    ("run", "job engine task vectors figure input text model neighbours nn output field"),
+    ("cli", "run serve job task vectors input text model neighbours nn output store"),
+    ("run", "job engine task vectors figure input text model neighbours nn output store field"),
     // A door like the command line: `serve/schema` knows no HTTP, and nothing below knows the server.
     ("serve", "task engine input text model neighbours nn output"),
-    ("job", "engine input text output field"),
+    ("job", "engine input text output store field"),
     // A task implements `engine::Task`; the engine itself knows no task and no file.
-    ("task", "engine text model neighbours nn output"),
-    ("engine", "text output"),
-    ("vectors", "neighbours formats output field"),
+    ("task", "engine text model neighbours nn output store"),
+    ("engine", "text output store"),
+    ("vectors", "neighbours formats output store field"),
     ("input", "field formats"),
-    ("output", "field formats"),
+    ("output", "store field formats"),
     ("formats", "field"),
-    ("model", "nn text"),
+    ("model", "nn text store"),
     ("text", ""),
+    ("store", ""),
     ("field", ""),
     ("figure", ""),
     ("nn", "ops kernels"),
@@ -65,6 +67,8 @@ const OWNED: &[(&str, &[&str])] = &[
     ("rustls_native_certs", &["model"]),
     ("zip", &["model", "output", "vectors"]),
     ("memmap2", &["sys"]),
+    // Beside the digests, those of the keys of clients.
+    ("sha2", &["store", "serve"]),
     ("arrow_array", &["formats", "input", "output", "field", "vectors"]),
     ("arrow_buffer", &["formats", "input", "output"]),
     ("arrow_cast", &["field", "vectors"]),
@@ -300,6 +304,21 @@ fn threads_are_started_in_one_place() {
         }
         for way in ["thread::spawn(", "thread::Builder", "thread::{", "ThreadPoolBuilder", "rayon::spawn"] {
             assert!(!code.contains(way), "{}: {way}", file.display());
+        }
+    }
+}
+
+/// A file takes the place of another in one way only, so that no place forgets what makes it atomic and durable.
+#[test]
+fn files_are_replaced_in_one_place() {
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    for file in sources(&src) {
+        let code = fs::read_to_string(&file).expect("a readable file");
+        if file.ends_with("store/replace.rs") {
+            continue;
+        }
+        for way in ["fs::rename", ".persist(", "persist_noclobber", "rustix::fs::rename"] {
+            assert!(!code.contains(way), "{}: {way}; use crate::store::replace", file.display());
         }
     }
 }

@@ -16,9 +16,12 @@ use parquet::file::reader::{FileReader, SerializedFileReader};
 use sconce::field::{FieldValue, carried_type};
 use sconce::named::Named;
 use sconce::output::{
-    self, ColumnType, Content, ContentType, Digest, DurableRows, Event, HashedBlock, KeptColumn, LabelScore,
-    Ledger, LedgerEntry, OutputDtype, OutputFormat, OutputLock, OutputSchema, ReadFiles, Row, SidecarPaths,
-    StoredVector, Target, VectorType, VectorValues, Writer, manifest,
+    self, ColumnType, Content, ContentType, KeptColumn, LabelScore, OutputDtype, OutputFormat, OutputSchema,
+    Row, StoredVector, VectorType, VectorValues, Writer,
+};
+use sconce::store::{
+    Digest, DurableRows, Event, HashedBlock, Ledger, LedgerEntry, OutputLock, ReadFiles, SidecarPaths,
+    Target, manifest,
 };
 use serde_json::{Value, json};
 

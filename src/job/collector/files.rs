@@ -3,10 +3,8 @@
 use anyhow::{Result, bail};
 
 use crate::job::manifest::Manifest;
-use crate::output::{
-    self, Digest, DurableRows, Ledger, LedgerEntry, OutputFormat, OutputLock, OutputMetadata, OutputSchema,
-    Row, Writer,
-};
+use crate::output::{OutputFormat, OutputMetadata, OutputSchema, Row, Writer};
+use crate::store::{self, Digest, DurableRows, Ledger, LedgerEntry, OutputLock};
 
 /// A locked output and its ledger. They are opened with the first row: until then, the rows of an earlier run stay on the disk.
 pub(super) struct OutputFiles {
@@ -45,7 +43,7 @@ impl OutputFiles {
     pub(super) fn open(&mut self, schema: &OutputSchema) -> Result<()> {
         if let Some(sidecars) = self.lock.sidecars() {
             // The manifest is removed first, because it describes rows that are deleted next.
-            output::manifest::remove(&sidecars.manifest)?;
+            store::remove(&sidecars.manifest)?;
             self.ledger = Some(Ledger::open(&sidecars.ledger, &sidecars.output, None)?);
         }
         self.writer = Some(Writer::open(&self.lock, schema, None)?);

@@ -27,7 +27,8 @@ use super::stats::Stats;
 use super::summary::Timings;
 use crate::engine::{Outgoing, Wave};
 use crate::field::FieldValue;
-use crate::output::{KeptColumn, OutputFormat, OutputLock, OutputSchema, SidecarPaths};
+use crate::output::{KeptColumn, OutputFormat, OutputSchema};
+use crate::store::{OutputLock, SidecarPaths};
 use crate::sys::console::{Console, QUIET_PERIOD, counted, thousands};
 use crate::sys::threads::thread_panicked;
 

@@ -12,7 +12,8 @@ use crate::input::{Location, Position};
 use crate::job::columns::null_misfits;
 use crate::job::known_records::hash_text;
 use crate::job::messages::{Outcome, RecordMeta};
-use crate::output::{self, Event, LedgerEntry};
+use crate::output;
+use crate::store::{Event, LedgerEntry};
 
 /// The error of a record that ends the run.
 #[derive(Debug, Error)]

@@ -11,7 +11,8 @@ use crate::job::digests::weights_metadata;
 use crate::job::journal::Journal;
 use crate::job::manifest::{CompletedRun, Manifest};
 use crate::job::signals::{Interrupted, Interrupts};
-use crate::output::{self, ClosedPipe, OutputFormat, OutputMetadata};
+use crate::output::{OutputFormat, OutputMetadata};
+use crate::store::{self, ClosedPipe};
 use crate::sys::console::counted;
 
 impl Collector {
@@ -63,12 +64,12 @@ impl Collector {
                 counts.resize((self.place.cursor.entries - self.place.first_record) as usize, 0);
                 meta["chunks"] = counts.as_slice().into();
             }
-            output::manifest::save(&sidecars.meta, &sidecars.output, &meta)?;
+            store::manifest::save(&sidecars.meta, &sidecars.output, &meta)?;
         }
         if let Some(run) = run {
             CompletedRun::save(run, &self.schema.metadata, sidecars)?;
         }
-        output::manifest::remove(&sidecars.manifest)
+        store::remove(&sidecars.manifest)
     }
 
     /// The metadata of the output, with the digest of the weights if the model's files are hashed.

@@ -6,12 +6,12 @@ use std::path::{Component, Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use sha1::Sha1;
-use sha2::{Digest, Sha256};
+use sha1::{Digest as _, Sha1};
 
 use super::client::FileInfo;
 use super::file_names::is_plain;
-use crate::sys::own_file::{self, SHARED};
+use crate::store::Digest;
+use crate::store::own_file::{self, SHARED};
 use crate::sys::{regular_file, terminal};
 
 /// Another process that downloads the same file counts as stalled after this multiple of the timeout for a silent server,
@@ -51,7 +51,7 @@ impl Blob {
         is_name.then(|| {
             let name = match checksum(&etag) {
                 Some(_) => etag.clone(),
-                None => format!("{etag}-{}", &format!("{:x}", Sha256::digest(url_path))[..16]),
+                None => format!("{etag}-{}", &Digest::of(url_path).to_string()[..16]),
             };
             Blob { path: folder.join("blobs").join(&name), name, etag, size }
         })
@@ -121,11 +121,7 @@ impl Blob {
         }
         let etag = self.etag.to_lowercase();
         match self.checksum() {
-            Some("SHA-256") => {
-                let mut hash = Sha256::new();
-                io::copy(&mut file, &mut hash)?;
-                Ok(format!("{:x}", hash.finalize()) == etag)
-            }
+            Some("SHA-256") => Ok(Digest::of_reader(file)?.to_string() == etag),
             Some(_) => {
                 let mut git = Sha1::new_with_prefix(format!("blob {}\0", self.size));
                 let mut plain = Sha1::new();

@@ -12,7 +12,7 @@ pub use format::AttentionFormat;
 use crate::error::UsageError;
 use crate::figure::{self, HeatMaps, Token};
 use crate::named::Named;
-use crate::output::{self, Target};
+use crate::store::{self, Target};
 use crate::sys::console::Console;
 use crate::task::{
     AttentionMaps, AttentionOptions, Layers, Loaded, ModelOptions, Views, attend as compute, load,
@@ -70,7 +70,7 @@ pub fn attend(options: &AttendOptions) -> Result<()> {
             ByteSize(bytes.len() as u64).display().si()
         ));
     }
-    output::write(&options.output, &bytes, &read)
+    store::write(&options.output, &bytes, &read)
 }
 
 /// The bytes of the result.

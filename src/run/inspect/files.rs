@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use rayon::prelude::*;
 
-use crate::output::{Digest, Hasher};
+use crate::store::Digest;
 use crate::task::Examined;
 
 /// A file of a model.
@@ -22,10 +22,7 @@ pub(super) fn model_files(examined: &Examined, with_digests: bool) -> Result<Vec
     let describe = |path: &PathBuf| {
         let read = || -> std::io::Result<ModelFile> {
             let bytes = path.metadata()?.len();
-            let digest = with_digests.then(|| {
-                let mut hasher = Hasher::default();
-                hasher.add_all(File::open(path)?).map(|_| hasher.digest())
-            });
+            let digest = with_digests.then(|| Digest::of_reader(File::open(path)?));
             Ok(ModelFile { path: path.clone(), bytes, digest: digest.transpose()? })
         };
         read().with_context(|| format!("cannot read {}", path.display()))

@@ -9,7 +9,7 @@ mod page;
 
 use anyhow::{Error, Result, bail};
 
-use crate::output::print;
+use crate::store::print;
 use crate::sys::console::Console;
 use crate::task::{Examined, ModelOptions, examine};
 use cost::Cost;

@@ -8,9 +8,10 @@ use anyhow::{Result, bail};
 use crate::field::FieldValue;
 use crate::neighbours::{Block, Elements};
 use crate::output::{
-    Content, ContentType, OutputFormat, OutputLock, OutputMetadata, OutputSchema, Row, Span, SparseVector,
-    StoredVector, VectorType, VectorValues, Writer,
+    Content, ContentType, OutputFormat, OutputMetadata, OutputSchema, Row, Span, SparseVector, StoredVector,
+    VectorType, VectorValues, Writer,
 };
+use crate::store::OutputLock;
 use crate::vectors::{RowKind, VectorField, VectorFile};
 
 /// Rows that are read at a time.

@@ -11,10 +11,8 @@ use anyhow::{Result, anyhow, bail};
 
 use self::parts::Part;
 use crate::job::refuse_interrupted;
-use crate::output::{
-    self, Ledger, OutputFormat, OutputLock, OutputMetadata, OutputSchema, ReadFiles, RowFile, SidecarPaths,
-    Target, Writer,
-};
+use crate::output::{self, OutputFormat, OutputMetadata, OutputSchema, RowFile, Writer, read_line};
+use crate::store::{Ledger, OutputLock, ReadFiles, SidecarPaths, Target};
 use crate::sys::console::{Console, counted};
 use crate::sys::regular_file;
 
@@ -117,8 +115,8 @@ pub(super) fn join_ledgers(sidecars: &SidecarPaths, inputs: &[PathBuf]) -> Resul
         let Some(paths) = SidecarPaths::of(&Target::File(input.clone()))? else { continue };
         if regular_file::has_dir_entry(&paths.final_ledger) {
             let unread = |error| anyhow!("cannot read the ledger {} ({error})", paths.final_ledger.display());
-            let file = regular_file::open(&paths.final_ledger).map_err(unread)?;
-            ledger.append(&paths.final_ledger, BufReader::new(file), &mut seen)?;
+            let mut file = BufReader::new(regular_file::open(&paths.final_ledger).map_err(unread)?);
+            ledger.append(&paths.final_ledger, |line| read_line(&mut file, line), &mut seen)?;
         }
     }
     ledger.finish(&sidecars.final_ledger)

@@ -7,7 +7,8 @@ use anyhow::{Result, anyhow, bail};
 use serde_json::Value;
 
 use crate::job::{SHARD_KEYS, Shard, shard_of_run};
-use crate::output::{self, OutputFormat, OutputMetadata, RowFile, SidecarPaths, Target};
+use crate::output::{OutputFormat, OutputMetadata, RowFile};
+use crate::store::{self, SidecarPaths, Target};
 use crate::sys::console::counted;
 use crate::sys::regular_file;
 use crate::vectors::{VectorField, VectorFile};
@@ -101,7 +102,7 @@ fn npy_metadata(path: &Path) -> Result<(OutputMetadata, Option<Vec<Value>>)> {
     let Some(sidecars) = SidecarPaths::of(&Target::File(path.to_owned()))? else {
         return Ok((OutputMetadata::new(), None));
     };
-    let fields = output::manifest::load_metadata(&sidecars.meta)?.unwrap_or_default();
+    let fields = store::manifest::load_metadata(&sidecars.meta)?.unwrap_or_default();
     let chunks = fields.get("chunks").and_then(Value::as_array).cloned();
     let text = |(key, value): (String, Value)| Some((key, value.as_str()?.to_owned()));
     Ok((fields.into_iter().filter_map(text).collect(), chunks))
@@ -120,7 +121,7 @@ pub(super) fn join_npy_metadata(
     if parts[0].chunks.is_some() {
         meta["chunks"] = parts.iter().filter_map(|part| part.chunks.clone()).flatten().collect();
     }
-    output::manifest::save(&sidecars.meta, &sidecars.output, &meta)
+    store::manifest::save(&sidecars.meta, &sidecars.output, &meta)
 }
 
 /// Checks that the files belong together, and that shards are complete and in order. Returns their format and the metadata of all rows.

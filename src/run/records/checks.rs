@@ -9,7 +9,8 @@ use super::{RecordOptions, hints};
 use crate::error::UsageError;
 use crate::input::InputPath;
 use crate::job::{StartMode, check_writable, refuse_interrupted};
-use crate::output::{self, Ledger, OutputLock, ReadFiles, UncheckedOutput};
+use crate::output;
+use crate::store::{self, Ledger, OutputLock, ReadFiles, UncheckedOutput};
 use crate::task::Loaded;
 
 /// Locks the output, after checking that it can be written.
@@ -27,7 +28,7 @@ pub(super) fn lock_output(options: &RecordOptions) -> Result<UncheckedOutput> {
         Some(sidecars) => {
             Ledger::check_replaceable(&sidecars.final_ledger)?;
             if options.format == output::OutputFormat::Npy {
-                output::manifest::check_replaceable(&sidecars.meta, "release")?;
+                store::manifest::check_replaceable(&sidecars.meta, "release")?;
             }
             if options.start == StartMode::Fresh {
                 refuse_interrupted(sidecars)?;
@@ -76,7 +77,7 @@ fn check_paths(options: &RecordOptions, output: &UncheckedOutput) -> Result<()> 
             [(&sidecars.output, "the output"), (&sidecars.final_ledger, "the ledger of the output")]
         {
             if let Some(stats) = stats.as_ref().filter(|stats| **stats == canonical(path)) {
-                return output::refuse("--stats", stats, what);
+                return store::refuse("--stats", stats, what);
             }
         }
     }
@@ -91,8 +92,8 @@ fn check_paths(options: &RecordOptions, output: &UncheckedOutput) -> Result<()> 
 
 /// The canonical path of a file, which need not exist.
 fn canonical(path: &Path) -> PathBuf {
-    let file = output::regular_file(path).ok().flatten().unwrap_or_else(|| path.to_owned());
-    let directory = fs::canonicalize(output::parent_dir(&file));
+    let file = store::regular_file(path).ok().flatten().unwrap_or_else(|| path.to_owned());
+    let directory = fs::canonicalize(store::parent_dir(&file));
     match (directory, file.file_name()) {
         (Ok(directory), Some(name)) => directory.join(name),
         _ => file,

@@ -7,7 +7,8 @@ use anyhow::Result;
 
 use crate::input::{Entries, Fields, Format, InputPath, KeptName, Source};
 use crate::job::{OpenInput, Pace, Selection, StartMode};
-use crate::output::{self, SidecarPaths, Target};
+use crate::output;
+use crate::store::{SidecarPaths, Target};
 use crate::sys::console::Console;
 use crate::task::ModelOptions;
 

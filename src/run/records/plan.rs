@@ -10,10 +10,8 @@ use crate::error::UsageError;
 use crate::job::{
     EnginePlan, FileDigests, FileRecords, Identity, JobPlan, OpenInput, Policy, RunOutput, Stats, Timings,
 };
-use crate::output::{
-    self, ColumnType, HASH_COLUMN, KeptColumn, OutputFormat, OutputMetadata, OutputSchema, Target,
-    UncheckedOutput,
-};
+use crate::output::{self, ColumnType, HASH_COLUMN, KeptColumn, OutputFormat, OutputMetadata, OutputSchema};
+use crate::store::{Target, UncheckedOutput};
 use crate::sys::console::Console;
 use crate::task::{Loaded, ModelTask, OnLong, workload};
 

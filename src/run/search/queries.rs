@@ -15,9 +15,10 @@ use crate::job::{FileDigests, weights_digest};
 use crate::model::modules::{Role, is_mean_max_sim};
 use crate::named::Named;
 use crate::neighbours::{Elements, Metric, rows_f32};
-use crate::output::{ReadFiles, SparseVector};
+use crate::output::SparseVector;
 use crate::run::query_texts::{QueryTexts, of_text, report};
 use crate::run::{embed, records::metadata};
+use crate::store::ReadFiles;
 use crate::sys::console::counted;
 use crate::task::{
     EmbeddedTexts, Loaded, ModelTask, TextEncoder, TextVector, engine, load_embedding_or_sparse,

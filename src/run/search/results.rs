@@ -8,7 +8,8 @@ use super::weights::{number, weighted_mean};
 use crate::error::UsageError;
 use crate::field::FieldValue;
 use crate::neighbours::Neighbour;
-use crate::output::{ColumnType, KeptColumn, OutputLock, TableFormat, TableWriter};
+use crate::output::{ColumnType, KeptColumn, TableFormat, TableWriter};
+use crate::store::OutputLock;
 use crate::vectors::VectorFile;
 
 /// Columns of a vector file that locate a row, in the order in which they are shown.

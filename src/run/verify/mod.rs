@@ -12,8 +12,8 @@ pub use options::VerifyOptions;
 
 use crate::engine::{Engine, TaskInput};
 use crate::error::UsageError;
-use crate::output::print;
 use crate::run::query_texts::{of_text, report};
+use crate::store::print;
 use crate::task::{EmbeddedTexts, Embedder, TextEncoder, TextVector, engine, load};
 use bounds::Bounds;
 use comparison::Comparison;

@@ -26,7 +26,7 @@ use crate::model::weights::{TensorReport, read_index};
 use crate::nn::{
     Encoder, HeadKind, HeadSpec, OutputKind, Pooling, PostPooling, TaskHead, return_freed_memory,
 };
-use crate::output::{ReadFiles, parent_dir};
+use crate::store::{ReadFiles, parent_dir};
 use crate::sys::console::Console;
 use crate::text::{Tokenizer, TokenizerOptions, TruncationSide};
 

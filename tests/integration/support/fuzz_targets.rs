@@ -19,9 +19,10 @@ use sconce::model::purpose::Purpose;
 use sconce::model::weights::Checkpoint;
 use sconce::named::Named;
 use sconce::nn::HeadKind;
-use sconce::output::{self, Ledger, OutputFormat, SidecarPaths, for_each_record_hash};
+use sconce::output::{OutputFormat, for_each_record_hash};
 use sconce::run::merge::{MergeOptions, merge};
 use sconce::serve::schema::{Fault, Schema, ignored_header, ollama, openai, rerank, tasks, tei};
+use sconce::store::{self, Ledger, SidecarPaths};
 use sconce::sys::console::{Console, Verbosity};
 use sconce::text::{ChatTemplate, Message, PairTruncation, Tokenizer, TokenizerOptions, TruncationSide};
 use sconce::vectors::{RowKind, VectorField, VectorFile};
@@ -295,7 +296,7 @@ fn merged_rows(bytes: &[u8]) -> bool {
     let (path, output) = (folder.path().join("case.rows"), folder.path().join("merged"));
     fs::write(&path, bytes).expect("the file is written");
     let options = MergeOptions {
-        output: output::Target::File(output.clone()),
+        output: store::Target::File(output.clone()),
         inputs: vec![path.clone(), path.clone()],
         console: Console::new(Verbosity::Quiet, false),
     };
@@ -628,7 +629,7 @@ fn manifest(bytes: &[u8]) -> bool {
     let folder = scratch();
     let beside = sidecars(folder.path());
     fs::write(&beside.manifest, bytes).expect("the file is written");
-    let loaded = output::manifest::load::<Manifest>(&beside.manifest);
+    let loaded = store::manifest::load::<Manifest>(&beside.manifest);
     let Some(manifest) = accepted(loaded, folder.path(), bytes) else { return false };
     let manifest = manifest.expect("the file exists");
     accepted(refuse_interrupted(&beside), folder.path(), bytes);
@@ -637,8 +638,8 @@ fn manifest(bytes: &[u8]) -> bool {
     }
     let resumed = resume(&beside, manifest.identity.clone());
     assert!(matches!(resumed, Ok(EarlierRun::Interrupted(_))), "a run of the same identity resumes it");
-    output::manifest::save(&beside.manifest, &beside.output, &manifest).expect("the manifest is saved");
-    let saved = output::manifest::load::<Manifest>(&beside.manifest);
+    store::manifest::save(&beside.manifest, &beside.output, &manifest).expect("the manifest is saved");
+    let saved = store::manifest::load::<Manifest>(&beside.manifest);
     let saved = saved.expect("the saved manifest is valid").expect("the file exists");
     assert_eq!(serde_json::to_value(saved).unwrap(), serde_json::to_value(manifest).unwrap());
     true
@@ -677,7 +678,7 @@ fn output_metadata(bytes: &[u8]) -> bool {
     let folder = scratch();
     let path = sidecars(folder.path()).meta;
     fs::write(&path, bytes).expect("the file is written");
-    accepted(output::manifest::check_replaceable(&path, "release"), folder.path(), bytes).is_some()
+    accepted(store::manifest::check_replaceable(&path, "release"), folder.path(), bytes).is_some()
 }
 
 /// The body of a request, as each route reads it. A fault is a sentence, and its bodies are JSON.

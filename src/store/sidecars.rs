@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
-use super::durable_fs::remove;
+use super::manifest::temporary_path;
+use super::replace::remove;
 use super::target::{Target, parent_dir};
 use super::write_error::write_error;
 
@@ -76,14 +77,20 @@ impl SidecarPaths {
         let has_length = length.is_none_or(|length| output.len() == length);
         output.is_file() && !self.partial.exists() && has_length && was_renamed_after(&output, &manifest)
     }
-}
 
-/// Removes the files beside an output, except for its lock.
-pub fn remove_sidecars(sidecars: &SidecarPaths) -> Result<()> {
-    let SidecarPaths { partial, converted, manifest, ledger, final_ledger, meta, done, .. } = sidecars;
-    [manifest, done, ledger, final_ledger, meta, converted, partial]
-        .into_iter()
-        .try_for_each(|path| remove(path))
+    /// Removes the files of an unfinished run. The manifest is the first: it must not outlive the rows that it describes.
+    pub(super) fn remove_unfinished(&self) -> Result<()> {
+        let SidecarPaths { partial, converted, manifest, ledger, .. } = self;
+        [manifest, &temporary_path(manifest), ledger, converted, partial]
+            .into_iter()
+            .try_for_each(|path| remove(path))
+    }
+
+    /// Removes the files beside the output, except for its lock.
+    pub fn remove(&self) -> Result<()> {
+        self.remove_unfinished()?;
+        [&self.done, &self.final_ledger, &self.meta].into_iter().try_for_each(|path| remove(path))
+    }
 }
 
 /// Whether `renamed` was renamed (its ctime) after `written` was written (its mtime).

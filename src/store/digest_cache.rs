@@ -7,9 +7,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use sha2::{Digest, Sha256};
-
-use super::{environment, own_file, regular_file};
+use super::digest::Digest;
+use super::own_file::{self, PRIVATE};
+use super::replace::replace_cached;
+use crate::sys::{environment, regular_file};
 
 /// Smaller files are hashed anew.
 const MIN_BYTES: u64 = 8 << 20;
@@ -18,12 +19,6 @@ const MIN_BYTES: u64 = 8 << 20;
 const SETTLED_AFTER: Duration = Duration::from_secs(3);
 /// Maximum size of an entry.
 const MAX_ENTRY_BYTES: u64 = 1 << 12;
-
-/// The first 128 bits of a digest.
-pub fn first_bits(digest: Sha256) -> u128 {
-    let digest = digest.finalize();
-    digest.iter().take(16).fold(0, |bits, byte| bits << 8 | u128::from(*byte))
-}
 
 /// The directory of all caches: `SCONCE_CACHE`, or after the XDG Base Directory Specification; `None` where a file does not tell when it
 /// was changed.
@@ -43,13 +38,10 @@ pub fn directory() -> Option<PathBuf> {
     cache_directory().map(|cache| cache.join("digests"))
 }
 
-/// SHA-256 of a file in hexadecimal, from the cache of the user if it has not changed.
-pub fn sha256(path: &Path) -> io::Result<String> {
-    digest(directory().as_deref(), path, SystemTime::now(), |path| {
-        let mut hash = Sha256::new();
-        io::copy(&mut regular_file::open(path)?, &mut hash)?;
-        Ok(format!("{:x}", hash.finalize()))
-    })
+/// The digest of a file, from the cache of the user if it has not changed.
+pub fn sha256(path: &Path) -> io::Result<Digest> {
+    let hash = |path: &Path| Digest::of_reader(regular_file::open(path)?);
+    digest(directory().as_deref(), path, SystemTime::now(), hash)
 }
 
 /// The digest of a file: that of an earlier run if the file is the same and has not changed since, else the result of `hash`. A
@@ -58,22 +50,22 @@ pub fn digest(
     directory: Option<&Path>,
     path: &Path,
     now: SystemTime,
-    hash: impl FnOnce(&Path) -> io::Result<String>,
-) -> io::Result<String> {
+    hash: impl FnOnce(&Path) -> io::Result<Digest>,
+) -> io::Result<Digest> {
     let before = fs::metadata(path)?;
     let (Some(directory), Some(state)) = (directory, state(&before)) else { return hash(path) };
     if before.len() < MIN_BYTES {
         return hash(path);
     }
     let full_path = fs::canonicalize(path)?;
-    let entry = directory.join(format!("{:x}", Sha256::digest(full_path.as_os_str().as_encoded_bytes())));
+    let entry = directory.join(Digest::of(full_path.as_os_str().as_encoded_bytes()).to_string());
     if let Some(digest) = read(&entry, &state) {
         return Ok(digest);
     }
     let digest = hash(path)?;
     let is_settled = changed(&before).is_some_and(|changed| changed + SETTLED_AFTER <= now);
     if is_settled && fs::metadata(path).is_ok_and(|after| self::state(&after).as_ref() == Some(&state)) {
-        let _ = write(&entry, &format!("{state}\n{digest}\n"));
+        let _ = replace_cached(&entry, PRIVATE, format!("{state}\n{digest}\n").as_bytes());
     }
     Ok(digest)
 }
@@ -105,19 +97,9 @@ fn changed(_file: &Metadata) -> Option<SystemTime> {
 }
 
 /// The digest of an entry, if it is that of a file in this state.
-fn read(entry: &Path, state: &str) -> Option<String> {
+fn read(entry: &Path, state: &str) -> Option<Digest> {
     let found = own_file::read_trusted(entry, MAX_ENTRY_BYTES).ok()?;
-    let digest = found.strip_prefix(state)?.strip_prefix('\n')?.strip_suffix('\n')?;
-    let is_digest = digest.len() == 64 && digest.bytes().all(|byte| byte.is_ascii_hexdigit());
-    is_digest.then(|| digest.to_owned())
-}
-
-/// Writes an entry, which other processes see complete or not at all.
-fn write(entry: &Path, content: &str) -> io::Result<()> {
-    if let Some(directory) = entry.parent() {
-        fs::create_dir_all(directory)?;
-    }
-    own_file::replace(entry, own_file::PRIVATE, content.as_bytes())
+    found.strip_prefix(state)?.strip_prefix('\n')?.strip_suffix('\n')?.parse().ok()
 }
 
 #[cfg(all(test, unix))]
@@ -125,21 +107,24 @@ mod tests {
     use super::*;
 
     /// Calls [`digest`] with a hash of its own for every call; whether it was called, and the result.
-    fn call(directory: &Path, path: &Path, age: Duration, hash: char) -> (bool, String) {
+    fn call(directory: &Path, path: &Path, age: Duration, hash: char) -> (bool, Digest) {
         let mut is_hashed = false;
         let now = changed(&fs::metadata(path).unwrap()).unwrap() + age;
         let digest = digest(Some(directory), path, now, |_| {
             is_hashed = true;
-            Ok(hash.to_string().repeat(64))
+            Ok(digest_of(hash))
         });
         (is_hashed, digest.unwrap())
+    }
+
+    fn digest_of(hash: char) -> Digest {
+        hash.to_string().repeat(64).parse().unwrap()
     }
 
     #[test]
     fn a_file_is_hashed_again_only_after_a_change_and_kept_only_once_it_is_settled() {
         let folder = tempfile::tempdir().unwrap();
         let (cache, path) = (folder.path().join("cache"), folder.path().join("weights"));
-        let digest_of = |hash: char| hash.to_string().repeat(64);
         fs::write(&path, vec![1; MIN_BYTES as usize]).unwrap();
         assert_eq!(call(&cache, &path, Duration::from_secs(1), 'a'), (true, digest_of('a')));
         assert_eq!(call(&cache, &path, SETTLED_AFTER, 'b'), (true, digest_of('b')));

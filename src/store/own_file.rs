@@ -1,19 +1,18 @@
 //! Opens files that Sconce has made: caches, locks, partial rows, manifests. Others may be able to write to their directory, so that their
 //! name may be that of a link, a pipe or the file of somebody else. Such a file is neither followed, read nor written. Files of the user
-//! (inputs, models, outputs) are opened by [`super::regular_file`].
+//! (inputs, models, outputs) are opened by [`regular_file`](crate::sys::regular_file).
 
 use std::fs::{self, File, Metadata, OpenOptions};
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind};
 use std::path::Path;
 
-use super::regular_file::{check_is_regular, read_limited};
+use super::target::parent_dir;
+use crate::sys::regular_file::{check_is_regular, read_limited};
 
 /// Permissions of a file that only this user may read and write.
 pub const PRIVATE: u32 = 0o600;
 /// Permissions of a file whose readers the umask decides.
 pub const SHARED: u32 = 0o666;
-/// Beginning of the names of temporary files.
-const TEMPORARY: &str = ".sconce-";
 /// Attempts to open or create a file that other processes create and remove meanwhile.
 const MAX_ATTEMPTS: usize = 10;
 
@@ -71,16 +70,6 @@ pub fn read(path: &Path, max_bytes: u64) -> io::Result<Vec<u8>> {
 pub fn read_trusted(path: &Path, max_bytes: u64) -> io::Result<String> {
     let bytes = read_limited(open_trusted(path)?, max_bytes)?;
     String::from_utf8(bytes).map_err(|_| io::Error::other("it is not UTF-8"))
-}
-
-/// Replaces whatever has this path, which other processes see complete or not at all. A link is replaced, not followed.
-pub fn replace(path: &Path, mode: u32, bytes: &[u8]) -> io::Result<()> {
-    let directory = path.parent().unwrap_or(Path::new("."));
-    let create = |path: &Path| create_new(path, mode);
-    let mut file = tempfile::Builder::new().prefix(TEMPORARY).make_in(directory, create)?;
-    file.as_file_mut().write_all(bytes)?;
-    file.persist(path)?;
-    Ok(())
 }
 
 /// Creates a file that does not exist.
@@ -159,8 +148,7 @@ fn check_kind(file: &Metadata, path: &Path, kind: Kind) -> io::Result<()> {
 #[cfg(unix)]
 fn is_own(file: &Metadata, path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    let new_file = || tempfile::tempfile_in(directory.unwrap_or(Path::new(".")))?.metadata();
+    let new_file = || tempfile::tempfile_in(parent_dir(path))?.metadata();
     file.uid() == rustix::process::geteuid().as_raw() || new_file().is_ok_and(|new| new.uid() == file.uid())
 }
 
@@ -218,19 +206,5 @@ mod tests {
         open_or_create(&path, PRIVATE).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert!(create_new(&path, PRIVATE).is_err());
-    }
-
-    #[test]
-    fn a_link_is_replaced_and_its_target_is_not_written() {
-        let folder = tempfile::tempdir().unwrap();
-        let [link, target] = ["link", "target"].map(|name| folder.path().join(name));
-        fs::write(&target, "old").unwrap();
-        symlink(&target, &link).unwrap();
-        replace(&link, PRIVATE, b"new").unwrap();
-        assert_eq!(fs::read_to_string(&target).unwrap(), "old");
-        assert!(fs::symlink_metadata(&link).unwrap().is_file());
-        assert_eq!(read(&link, 3).unwrap(), b"new");
-        assert!(read(&link, 2).is_err());
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "no temporary file is left");
     }
 }

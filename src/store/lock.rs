@@ -6,14 +6,14 @@ use std::path::Path;
 
 use anyhow::{Result, anyhow, bail};
 
-use super::durable_fs::{refuse_non_file, remove};
 use super::manifest;
+use super::own_file;
 use super::read_files::ReadFiles;
+use super::replace::refuse_non_file;
 use super::sidecars::SidecarPaths;
-use super::stdout::check_stdout;
 use super::target::{Target, parent_dir};
+use super::write::check_stdout;
 use super::write_error::write_error;
-use crate::sys::own_file;
 
 /// Attempts to lock a lock file that its previous owner removes between opening and locking.
 const MAX_ATTEMPTS: usize = 10;
@@ -78,16 +78,9 @@ impl OutputLock {
         self.sidecars.as_ref()
     }
 
-    /// Removes the sidecar files of an unfinished run. Drop its [`Writer`](super::Writer) first.
+    /// Removes the sidecar files of an unfinished run. Drop its [`Destination`](super::Destination) first.
     pub fn discard(&self) -> Result<()> {
-        let Some(SidecarPaths { partial, converted, manifest, ledger, .. }) = self.sidecars() else {
-            return Ok(());
-        };
-        // The manifest first: it must not outlive the rows that it describes.
-        for path in [manifest, &manifest::temporary_path(manifest), ledger, converted, partial] {
-            remove(path)?;
-        }
-        Ok(())
+        self.sidecars().map_or(Ok(()), SidecarPaths::remove_unfinished)
     }
 }
 

@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, anyhow, bail};
 use serde::Serialize;
 
-use super::bounded_rows::read_line;
 use super::digest::{Digest, Hasher};
-use super::durable_fs::{create_sidecar, remove, rename};
+use super::own_file;
+use super::replace::{create_sidecar, remove, rename};
 use super::target::Target;
 use super::write_error::write_error;
-use crate::sys::{own_file, regular_file};
+use crate::sys::regular_file;
 
 /// Maximum number of bytes of a file that are read to recognise a ledger by its first line.
 const MAX_FIRST_LINE_BYTES: u64 = 1 << 16;
@@ -137,17 +137,18 @@ impl Ledger {
         result.map_err(|error| self.error(error))
     }
 
-    /// Appends the entries of the ledger at `path` that are not in `seen`, to which it adds them.
+    /// Appends the entries of the ledger at `path` that are not in `seen`, to which it adds them. `read_line` reads its next line, and
+    /// returns false at the end.
     pub fn append(
         &mut self,
         path: &Path,
-        mut entries: impl BufRead,
+        mut read_line: impl FnMut(&mut Vec<u8>) -> io::Result<bool>,
         seen: &mut HashSet<Digest>,
     ) -> Result<()> {
         let mut line = Vec::new();
         let unread =
             |error| anyhow!("cannot read the ledger {} ({error}); restore or remove it", path.display());
-        while read_line(&mut entries, &mut line).map_err(unread)? {
+        while read_line(&mut line).map_err(unread)? {
             if line.last() != Some(&b'\n') {
                 line.push(b'\n');
             }

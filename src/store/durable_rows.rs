@@ -1,76 +1,29 @@
-//! SHA-256 digests of written bytes: an interrupted run is resumed only if the files still hold what it wrote.
+//! The rows of an interrupted run that are known to be on disk, and the digests that tell whether they still are what it wrote.
 
-use std::fmt;
 use std::io::{self, Read};
 use std::ops::Range;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
-use sha2::{Digest as _, Sha256};
+use serde::{Deserialize, Serialize};
 
-/// A SHA-256 digest; 64 hexadecimal digits as text and in JSON.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Digest([u8; 32]);
-
-impl Digest {
-    /// The digest of `bytes`.
-    pub fn of(bytes: &[u8]) -> Self {
-        Digest(Sha256::digest(bytes).into())
-    }
-}
-
-impl fmt::Display for Digest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-    }
-}
-
-impl Serialize for Digest {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for Digest {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        let mut digest = [0; 32];
-        if text.len() != 2 * digest.len() || !text.is_ascii() {
-            return Err(de::Error::custom("a SHA-256 has 64 hexadecimal digits"));
-        }
-        for (byte, digits) in digest.iter_mut().zip(text.as_bytes().chunks(2)) {
-            let digits = std::str::from_utf8(digits).map_err(de::Error::custom)?;
-            *byte = u8::from_str_radix(digits, 16).map_err(de::Error::custom)?;
-        }
-        Ok(Digest(digest))
-    }
-}
-
-/// Computes the digest of bytes that arrive in parts.
-#[derive(Debug, Clone, Default)]
-pub struct Hasher(Sha256);
-
-impl Hasher {
-    /// Adds bytes.
-    pub fn add(&mut self, bytes: &[u8]) {
-        self.0.update(bytes);
-    }
-
-    /// Adds all bytes of a reader, and returns their number.
-    pub fn add_all(&mut self, mut reader: impl Read) -> io::Result<u64> {
-        io::copy(&mut reader, &mut self.0)
-    }
-
-    /// The digest of all bytes so far.
-    pub fn digest(&self) -> Digest {
-        Digest(self.0.clone().finalize().into())
-    }
-}
+use super::digest::{Digest, Hasher};
 
 /// Minimum size of a block in bytes; the last one may be smaller.
 const MIN_BLOCK_BYTES: u64 = 1 << 20;
 /// A block also covers at least 1/`BLOCK_FRACTION` of the file up to its end, so that the number of blocks grows with
 /// the logarithm of the file's length.
 const BLOCK_FRACTION: u64 = 1024;
+
+/// The rows of an interrupted run that are known to be on disk, as the manifest records them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DurableRows {
+    /// Number of rows.
+    pub rows: u64,
+    /// Length in bytes of the partial file up to the end of those rows.
+    pub bytes: u64,
+    /// Digests of those bytes; a resumed run verifies them. Empty in manifests of releases that had no digests.
+    #[serde(default)]
+    pub blocks: Vec<HashedBlock>,
+}
 
 /// The digest of a range of the partial file that ends at a row boundary. It starts where the previous block ends.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -171,26 +124,8 @@ impl BlockHasher {
 
 #[cfg(test)]
 mod tests {
-    use super::{BlockHasher, Digest, DigestMismatch, Hasher};
-
-    #[test]
-    fn a_digest_is_hexadecimal_in_json() {
-        let digest = Digest::of(b"abc");
-        let json = serde_json::to_string(&digest).unwrap();
-        assert_eq!(json, "\"ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad\"");
-        assert_eq!(serde_json::from_str::<Digest>(&json).unwrap(), digest);
-        for wrong in [json.replace("ba", "bg"), json.replace("ad\"", "\""), "\"ä\"".into()] {
-            assert!(serde_json::from_str::<Digest>(&wrong).is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn parts_have_the_digest_of_the_whole() {
-        let mut hasher = Hasher::default();
-        hasher.add(b"a");
-        assert_eq!(hasher.add_all(&b"bc"[..]).unwrap(), 2);
-        assert_eq!(hasher.digest(), Digest::of(b"abc"));
-    }
+    use super::{BlockHasher, DigestMismatch};
+    use crate::store::Digest;
 
     #[test]
     fn small_writes_share_a_block() {

@@ -2,25 +2,24 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, BufWriter, ErrorKind, Read, Seek, SeekFrom, Write};
-use std::path::Path;
 
 use anyhow::{Result, anyhow, bail};
 
-use super::digest::{BlockHasher, DigestMismatch, HashedBlock};
-use super::durable_fs::{create_sidecar, refuse_non_file, remove, rename};
-use super::durable_rows::DurableRows;
+use super::durable_rows::{BlockHasher, DigestMismatch, DurableRows, HashedBlock};
 use super::lock::OutputLock;
+use super::own_file::{self, PRIVATE};
+use super::replace::{commit, copy_permissions, create_sidecar, refuse_non_file, remove};
 use super::sidecars::SidecarPaths;
 use super::target::Target;
 use super::write_error::write_error;
-use crate::sys::{own_file, stdout};
+use crate::sys::stdout;
 
 /// Capacity in bytes of the buffers for reading and writing.
 const BUFFER_BYTES: usize = 1 << 16;
 
 /// How an encoder uses the bytes that it has written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Access {
+pub enum Access {
     /// It only appends.
     Sequential,
     /// It appends after a header of this many bytes, which [`Destination::commit_with_header`] writes.
@@ -31,7 +30,7 @@ pub(super) enum Access {
 
 /// The open target of an output. A regular file is written to [`SidecarPaths::partial`] and renamed by one of the
 /// methods that take `self`; if those are not called, the partial file stays.
-pub(super) struct Destination {
+pub struct Destination {
     target: Target,
     sink: BufWriter<Sink>,
     /// The paths of a regular file; `None` for standard output, a pipe or a device.
@@ -49,13 +48,13 @@ enum Sink {
 }
 
 /// The bytes that were written, for [`Destination::convert`].
-pub(super) trait ReadSeek: Read + Seek + Send {}
+pub trait ReadSeek: Read + Seek + Send {}
 
 impl<T: Read + Seek + Send> ReadSeek for T {}
 
 impl Destination {
     /// Opens a locked target: from the beginning, or after the durable rows of an interrupted run.
-    pub(super) fn open(lock: &OutputLock, durable: Option<DurableRows>, access: Access) -> Result<Self> {
+    pub fn open(lock: &OutputLock, durable: Option<DurableRows>, access: Access) -> Result<Self> {
         let (target, sidecars) = (lock.target(), lock.sidecars().cloned());
         if sidecars.is_none() && durable.is_some() {
             bail!("cannot resume {target}: it is not a regular file; leave --resume out");
@@ -88,7 +87,7 @@ impl Destination {
     }
 
     /// Appends bytes.
-    pub(super) fn append(&mut self, bytes: &[u8]) -> Result<()> {
+    pub fn append(&mut self, bytes: &[u8]) -> Result<()> {
         self.sink.write_all(bytes).map_err(|error| self.error(error))?;
         if self.sidecars.is_some() {
             self.hasher.add(bytes);
@@ -97,7 +96,7 @@ impl Destination {
     }
 
     /// Syncs the partial file and returns its length in bytes. Any other target is flushed, and the result is 0.
-    pub(super) fn checkpoint(&mut self) -> Result<u64> {
+    pub fn checkpoint(&mut self) -> Result<u64> {
         let checkpoint = |sink: &mut BufWriter<Sink>| {
             sink.flush()?;
             match (sink.get_mut(), &self.sidecars) {
@@ -112,12 +111,12 @@ impl Destination {
     }
 
     /// Digests of the partial file, which holds `rows` rows; none for any other target.
-    pub(super) fn blocks(&mut self, rows: u64) -> Vec<HashedBlock> {
+    pub fn blocks(&mut self, rows: u64) -> Vec<HashedBlock> {
         self.hasher.blocks(rows)
     }
 
     /// Writes the header over its placeholder and commits. The access must be [`Access::Header`].
-    pub(super) fn commit_with_header(mut self, header: &[u8]) -> Result<()> {
+    pub fn commit_with_header(mut self, header: &[u8]) -> Result<()> {
         let rewrite = |sink: &mut BufWriter<Sink>| {
             let file = rewind(sink)?;
             file.write_all(header)?;
@@ -128,10 +127,10 @@ impl Destination {
     }
 
     /// Flushes all bytes; syncs a partial file and renames it to its final name.
-    pub(super) fn commit(mut self) -> Result<()> {
+    pub fn commit(mut self) -> Result<()> {
         let (target, sidecars) = (&self.target, self.sidecars.take());
         let resumable = sidecars.is_some();
-        let commit = |sink: &mut BufWriter<Sink>| {
+        let finish = |sink: &mut BufWriter<Sink>| {
             sink.flush()?;
             match (sink.get_mut(), sidecars) {
                 (Sink::Spool(spool, sink), _) => {
@@ -141,13 +140,12 @@ impl Destination {
                 }
                 (Sink::File(file), Some(sidecars)) => {
                     copy_permissions(&sidecars.output, file)?;
-                    file.sync_all()?;
-                    rename(&sidecars.partial, &sidecars.output)
+                    commit(file, &sidecars.partial, &sidecars.output)
                 }
                 _ => Ok(()),
             }
         };
-        commit(&mut self.sink).map_err(|error| write_error(target, resumable, error))
+        finish(&mut self.sink).map_err(|error| write_error(target, resumable, error))
     }
 
     /// Calls `convert` with a reader of all bytes written and a writer of the final output, and commits that. The
@@ -155,7 +153,7 @@ impl Destination {
     ///
     /// # Errors
     /// Those of `convert`, where an [`io::Error`] is a failed write; and if the final output cannot be written.
-    pub(super) fn convert(
+    pub fn convert(
         mut self,
         convert: impl FnOnce(&mut dyn ReadSeek, &mut (dyn Write + Send)) -> Result<()>,
     ) -> Result<()> {
@@ -251,15 +249,14 @@ fn convert_file(
     let converted = &sidecars.converted;
     // A killed run may have left one.
     remove(converted)?;
-    let file = own_file::create_new(converted, own_file::PRIVATE)?;
+    let file = own_file::create_new(converted, PRIVATE)?;
     file.set_permissions(partial.metadata()?.permissions())?;
     let mut sink = BufWriter::with_capacity(BUFFER_BYTES, file);
     convert(&mut BufReader::with_capacity(BUFFER_BYTES, partial), &mut sink)?;
     sink.flush()?;
     let file = sink.get_ref();
     copy_permissions(&sidecars.output, file)?;
-    file.sync_all()?;
-    rename(converted, &sidecars.output)?;
+    commit(file, converted, &sidecars.output)?;
     Ok(fs::remove_file(&sidecars.partial)?)
 }
 
@@ -268,14 +265,6 @@ fn spool_file() -> Result<File> {
     tempfile::tempfile().map_err(|error| {
         anyhow!("cannot create a temporary file in {} ({error}); set TMPDIR", std::env::temp_dir().display())
     })
-}
-
-/// Gives `file` the permissions of the existing output that it replaces, if there is one.
-pub(super) fn copy_permissions(output: &Path, file: &File) -> io::Result<()> {
-    match fs::metadata(output) {
-        Ok(metadata) => file.set_permissions(metadata.permissions()),
-        Err(_) => Ok(()),
-    }
 }
 
 /// Flushes a file that can seek and returns it, at its beginning.

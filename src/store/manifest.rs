@@ -11,12 +11,12 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::digest::Digest;
-pub use super::durable_fs::remove;
-use super::durable_fs::{create_sidecar, rename};
+use super::own_file;
+use super::replace::{commit, create_sidecar, remove};
 use super::target::Target;
 use super::write_error::write_error;
 use crate::error::one_line;
-use crate::sys::{own_file, regular_file};
+use crate::sys::regular_file;
 
 /// Name of the field with the SHA-256 of all other fields, serialised without whitespace.
 const CHECKSUM: &str = "checksum";
@@ -29,7 +29,7 @@ pub fn save<T: Serialize>(path: &Path, output: &Path, value: &T) -> Result<()> {
     let temporary = temporary_path(path);
     let mut value = serde_json::to_value(value)?;
     if let Value::Object(fields) = &mut value {
-        let checksum = Digest::of(&serde_json::to_vec(fields)?);
+        let checksum = Digest::of(serde_json::to_vec(fields)?);
         fields.insert(CHECKSUM.into(), checksum.to_string().into());
     }
     let bytes = serde_json::to_vec_pretty(&value)?;
@@ -39,8 +39,7 @@ pub fn save<T: Serialize>(path: &Path, output: &Path, value: &T) -> Result<()> {
     let save = || {
         let mut file = create_sidecar(&temporary, output)?;
         file.write_all(&bytes)?;
-        file.sync_all()?;
-        rename(&temporary, path)
+        commit(&file, &temporary, path)
     };
     save().map_err(|error| write_error(&Target::File(path.to_owned()), true, error))
 }
@@ -113,7 +112,7 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
     let mut value: Value = serde_json::from_slice(bytes)?;
     if let Value::Object(fields) = &mut value
         && let Some(checksum) = fields.shift_remove(CHECKSUM)
-        && checksum != Digest::of(&serde_json::to_vec(fields)?).to_string()
+        && checksum != Digest::of(serde_json::to_vec(fields)?).to_string()
     {
         bail!("its checksum does not match");
     }

@@ -45,7 +45,7 @@ mod tests {
     use std::io::{Error, ErrorKind};
 
     use super::{ClosedPipe, write_error};
-    use crate::output::Target;
+    use crate::store::Target;
 
     #[test]
     fn a_closed_pipe_is_typed() {
