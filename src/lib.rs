@@ -148,9 +148,9 @@ pub use api::{
     Reranker, RerankerBuilder, Score, VectorFile,
 };
 pub use model::modules::Role;
-pub use neighbours::Metric;
+pub use neighbours::{Metric, SparseVector};
 pub use nn::{ComputeDtype, DeviceRequest as Device, Pool, Pooling};
-pub use output::{LabelScore as Label, SparseVector};
+pub use output::LabelScore as Label;
 pub use task::OnLong;
 pub use text::{PairTruncation, TruncationSide};
 

@@ -3,12 +3,11 @@
 use super::engine::{self, Row, TextEngine, dense, inputs, sparse};
 use super::error::{Error, ErrorKind};
 use super::model::Model;
-use crate::model::modules::{Role, Similarity};
+use crate::model::modules::Role;
+use crate::neighbours::SparseVector;
 use crate::nn::Pooling;
-use crate::output::{Content, ContentType, SparseVector};
-use crate::task::{
-    ModelTask, PromptChoice, TextEncoder, VectorOptions, load_embedding_or_sparse, similarity,
-};
+use crate::output::{Content, ContentType};
+use crate::task::{ModelTask, PromptChoice, TextEncoder, VectorOptions, load_embedding_or_sparse};
 
 /// A model that turns texts into vectors: one per text ([`embed`](Embedder::embed)), one per token
 /// ([`embed_tokens`](Embedder::embed_tokens)) or a sparse one ([`embed_sparse`](Embedder::embed_sparse)), as its files say.
@@ -135,11 +134,7 @@ impl Embedder {
     /// If the vectors have different lengths.
     pub fn similarity(&self, a: &[f32], b: &[f32]) -> f32 {
         assert_eq!(a.len(), b.len(), "the vectors have the same dimensions");
-        let function = match self.engine.own().task() {
-            TextEncoder::Dense(embedder) => embedder.similarity,
-            TextEncoder::Sparse(_) => Similarity::Dot,
-        };
-        similarity(function, a, b) as f32
+        self.engine.own().task().similarity().of_vectors(a, b) as f32
     }
 
     /// Dimensions of a vector; of a sparse one, the size of the vocabulary.

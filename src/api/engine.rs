@@ -11,11 +11,12 @@ use crate::error::UsageError;
 use crate::model::modules::Role;
 use crate::model::{NoSuchModel, NotDownloaded, is_revision};
 use crate::named::Named;
+use crate::neighbours::SparseVector;
 use crate::nn::{Backend, Isa};
-use crate::output::{Content, SparseVector, VectorValues};
+use crate::output::{Content, VectorValues};
 use crate::sys::console::Console;
 use crate::sys::threads::compute_pool;
-use crate::task::{self, Loaded, ModelOptions, ModelTask, OnLong, TextEncoder, TextVector, VectorOptions};
+use crate::task::{self, Loaded, ModelOptions, ModelTask, OnLong, TextEncoder, VectorOptions};
 
 /// A function of `task` that loads a model.
 pub(super) type Load = fn(&ModelOptions, &Console) -> anyhow::Result<Loaded>;
@@ -223,14 +224,6 @@ pub(super) fn sparse(content: Content) -> SparseVector {
     match content {
         Content::Sparse(vector) => *vector,
         _ => unreachable!("the task gives sparse vectors"),
-    }
-}
-
-/// The vector of a row of an encoder, whatever it is.
-pub(super) fn text_vector(content: Content) -> TextVector {
-    match content {
-        Content::Sparse(vector) => TextVector::Sparse(*vector),
-        content => TextVector::Dense(dense(content)),
     }
 }
 

@@ -1,6 +1,6 @@
 //! A query and texts → scores.
 
-use super::engine::{self, Engine, Row, TextEngine, inputs, text_vector};
+use super::engine::{self, Engine, Row, TextEngine, inputs};
 use super::error::{Error, ErrorKind};
 use super::model::Model;
 use crate::engine::TaskInput;
@@ -184,14 +184,20 @@ fn compare(engine: &TextEngine, query: &str, texts: &[TaskInput]) -> Result<Vec<
     let encoder = engine.own();
     let queries = engine.encode_queries(&[query]).map_err(|error| error.of_query())?;
     let Some(query) = queries.into_iter().next() else { return Ok(Vec::new()) };
-    let compared = encoder.task().compared(text_vector(query.content));
-    let compared = compared.map_err(|error| Error::new(ErrorKind::InvalidQuery, &error))?;
-    let score = |(index, row): (usize, Row)| Score {
-        index,
-        score: compared.similarity(&text_vector(row.content)),
-        truncated_tokens: query.truncated_tokens + row.truncated_tokens,
+    let content = encoder.task().content();
+    let encoded = |row: &Row| {
+        let bug = || {
+            Error::new(ErrorKind::Backend, &"a text has no vector to compare; please report this as a bug")
+        };
+        row.content.encoded(&content).ok_or_else(bug)
     };
-    Ok(encoder.encode(texts)?.into_iter().enumerate().map(score).collect())
+    let compared = encoder.task().compared(encoded(&query)?);
+    let compared = compared.map_err(|error| Error::new(ErrorKind::InvalidQuery, &error))?;
+    let score = |(index, row): (usize, Row)| {
+        let score = compared.score(&encoded(&row)?).unwrap_or(f32::NAN);
+        Ok(Score { index, score, truncated_tokens: query.truncated_tokens + row.truncated_tokens })
+    };
+    encoder.encode(texts)?.into_iter().enumerate().map(score).collect()
 }
 
 /// The score in a row.

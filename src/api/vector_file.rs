@@ -6,11 +6,9 @@ use super::engine::pool;
 use super::error::{Error, ErrorKind};
 use crate::error::UsageError;
 use crate::field::FieldValue;
-use crate::model::modules::is_mean_max_sim;
 use crate::named::Named;
-use crate::neighbours::{self, Metric};
-use crate::output::SparseVector;
-use crate::vectors::{self, Found, RowKind, UnusableQuery, VectorField};
+use crate::neighbours::{self, Metric, Representation, Similarity, SparseVector};
+use crate::vectors::{self, Found, UnusableQuery, VectorField};
 
 /// A file of vectors, or several as one: what `sconce embed` writes, and arrays of other software, in npy, npz, safetensors, Parquet, Arrow,
 /// JSON lines or csv. It is searched exactly, and is never in memory as a whole.
@@ -130,7 +128,7 @@ impl VectorFile {
     /// # Errors
     /// As [`search`](VectorFile::search).
     pub fn search_all<Q: AsRef<[f32]>>(&self, queries: &[Q], k: usize) -> Result<Vec<Vec<Neighbour>>, Error> {
-        self.require(self.file.kind() == RowKind::Dense, "a dense vector")?;
+        self.require(self.file.representation() == Representation::Dense, "a dense vector")?;
         let queries: Vec<&[f32]> = queries.iter().map(AsRef::as_ref).collect();
         queries.iter().enumerate().try_for_each(|(index, query)| self.check_length(index, query.len()))?;
         self.nearest(|file| {
@@ -144,7 +142,7 @@ impl VectorFile {
     /// # Errors
     /// As [`search`](VectorFile::search); if another metric was chosen, or the file names another similarity function.
     pub fn search_sparse(&self, queries: &[SparseVector], k: usize) -> Result<Vec<Vec<Neighbour>>, Error> {
-        self.require(self.file.kind().is_sparse(), "a sparse vector")?;
+        self.require(self.file.representation() == Representation::Sparse, "a sparse vector")?;
         let metric = self.metric.map_or_else(|| self.own_metric(Metric::Dot), Ok)?;
         if metric != Metric::Dot {
             let (name, metric) = (self.file.name(), metric.name());
@@ -161,7 +159,7 @@ impl VectorFile {
     /// # Errors
     /// As [`search`](VectorFile::search); if a query has no vectors, or a metric was chosen.
     pub fn search_tokens(&self, queries: &[Vec<Vec<f32>>], k: usize) -> Result<Vec<Vec<Neighbour>>, Error> {
-        self.require(self.file.kind() == RowKind::PerToken, "one vector per token")?;
+        self.require(self.file.representation() == Representation::PerToken, "one vector per token")?;
         if self.metric.is_some() {
             let name = self.file.name();
             let message = format!("{name} has one vector per token, which MaxSim compares; choose no metric");
@@ -172,7 +170,7 @@ impl VectorFile {
         }
         let queries: Vec<Vec<f32>> = queries.iter().map(|query| query.concat()).collect();
         let queries: Vec<&[f32]> = queries.iter().map(Vec::as_slice).collect();
-        let mean = self.file.metadata().get("similarity").is_some_and(|name| is_mean_max_sim(name));
+        let mean = self.file.similarity() == Some(Similarity::MeanMaxSim);
         self.nearest(|file| file.nearest_by_tokens(mean, &queries, k, self.threshold))
     }
 
@@ -220,7 +218,7 @@ impl VectorFile {
         if is_met {
             return Ok(());
         }
-        let (name, held) = (self.file.name(), self.file.kind().noun());
+        let (name, held) = (self.file.name(), self.file.noun());
         let message = format!(
             "rows of {name} have {held}, not {wanted}; call the search for these, or open another file"
         );

@@ -21,8 +21,13 @@ pub(super) fn named_or_auto<T: Named + Send + Sync>() -> impl TypedValueParser<V
 
 /// The names of all values of `T`, with what `choice` makes of each value.
 pub(super) fn choices<T: Named, C>(choice: impl Fn(T) -> C) -> Vec<(PossibleValue, C)> {
+    choices_of(T::ALL, choice)
+}
+
+/// The names of these values, with what `choice` makes of each value.
+pub(super) fn choices_of<T: Named, C>(values: &[T], choice: impl Fn(T) -> C) -> Vec<(PossibleValue, C)> {
     let names = |value: T| PossibleValue::new(value.name()).aliases(value.aliases());
-    T::ALL.iter().map(|&value| (names(value), choice(value))).collect()
+    values.iter().map(|&value| (names(value), choice(value))).collect()
 }
 
 /// A parser for these choices, each with its name and aliases.
@@ -45,9 +50,9 @@ mod tests {
 
     use super::{OrAuto, named, named_or_auto};
     use crate::input;
-    use crate::model::modules::{Role, Similarity};
+    use crate::model::modules::Role;
     use crate::named::Named;
-    use crate::neighbours::Metric;
+    use crate::neighbours::{Metric, Similarity};
     use crate::nn::{ComputeDtype, OutputKind, Pool};
     use crate::output::{self, OutputDtype};
     use crate::run::attend::AttentionFormat;

@@ -4,9 +4,9 @@ use anyhow::Result;
 use clap::Args;
 
 use super::args::{ModelArgs, VectorArgs};
-use super::choice::named;
+use super::choice::{choices_of, named, one_of};
 use super::resolve::{console, embedding_model, vectors};
-use crate::model::modules::Similarity;
+use crate::neighbours::Similarity;
 use crate::output::TableFormat;
 use crate::run::similarity::{SimilarityOptions, Style};
 
@@ -24,7 +24,7 @@ pub(super) struct SimilarityArgs {
     pub texts: Vec<String>,
 
     /// Similarity of two vectors; euclidean and manhattan are negative distances [default: from the model's files, else cosine]
-    #[arg(long, value_name = "METRIC", value_parser = named::<Similarity>())]
+    #[arg(long, value_name = "METRIC", value_parser = one_of(choices_of(Similarity::OF_VECTORS, |value| value)))]
     pub metric: Option<Similarity>,
 
     /// Print a JSON object with the matrix of all similarities

@@ -11,7 +11,6 @@ mod pooling;
 pub mod post_pooling;
 mod prompts;
 mod query_weights;
-mod similarity;
 mod splade;
 pub mod unified;
 
@@ -29,6 +28,7 @@ use super::layout::{
 use super::purpose::Purpose;
 use super::static_embedding::{self, StaticLayout};
 use crate::error::UsageError;
+use crate::neighbours::Similarity;
 use crate::nn::{EncoderSpec, HeadKind, Pool, Pooling, PostPoolingSpec, SpladeSpec};
 use crate::sys::model_json::{self, read_json_object};
 use crate::sys::regular_file::has_dir_entry;
@@ -36,7 +36,7 @@ pub use dense_sizes::may_lack_size;
 use list::{CLIP_MODEL, QUERY_WEIGHTS};
 pub use list::{Module, parent_model, read_modules};
 pub use logit_score::{LogitScore, MessageOptions, PairInput};
-pub use multi_vector::{MultiVector, QueryExpansion, TokenPooling, is_mean_max_sim};
+pub use multi_vector::{MultiVector, QueryExpansion, TokenPooling};
 pub use pooling::PoolingModule;
 use post_pooling::ModuleInput;
 pub use post_pooling::PostPoolingModule;
@@ -44,7 +44,6 @@ pub use prompts::Prompts;
 
 pub use crate::text::Role;
 pub use query_weights::QueryWeights;
-pub use similarity::Similarity;
 
 /// The Dense module of PyLate, whose computation is that of sentence-transformers.
 const PYLATE_DENSE: &str = "pylate.models.Dense.Dense";

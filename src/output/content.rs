@@ -4,8 +4,9 @@
 use anyhow::{Result, bail};
 use serde::{Deserialize, Serialize};
 
-use super::dtype::{OutputDtype, StoredVector};
+use super::dtype::{OutputDtype, StoredVector, VectorValues};
 use super::format::OutputFormat;
+use crate::neighbours::{Encoded, SparseVector};
 
 /// The content of a row, of the type that [`OutputSchema::content`](super::OutputSchema::content) has.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -47,27 +48,6 @@ pub struct TokenScore {
     pub id: u32,
     /// Its score: a probability, or a logit.
     pub score: f32,
-}
-
-/// The elements of a vector over the vocabulary that are not zero.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct SparseVector {
-    /// Vocabulary ids, ascending.
-    pub indices: Vec<u32>,
-    /// Their weights.
-    pub values: Vec<f32>,
-    /// Their tokens, as in the vocabulary; empty where they are read back from columns.
-    pub tokens: Vec<String>,
-}
-
-impl SparseVector {
-    /// Pairs of a token and its weight, by descending weight; equal weights by ascending index.
-    pub(super) fn by_weight(&self) -> Vec<(&str, f32)> {
-        let mut weights: Vec<(&str, f32)> =
-            self.tokens.iter().map(String::as_str).zip(self.values.iter().copied()).collect();
-        weights.sort_by(|a, b| b.1.total_cmp(&a.1));
-        weights
-    }
 }
 
 /// A labelled part of a text.
@@ -188,6 +168,18 @@ impl Content {
                 no_answer.is_finite() && answers.iter().all(|answer| answer.score.is_finite())
             }
             Content::Outputs(outputs) => outputs.iter().all(Content::is_finite),
+        }
+    }
+
+    /// A copy of the vectors of a text of this type, if the row holds them as they were computed.
+    pub fn encoded(&self, content: &ContentType) -> Option<Encoded> {
+        match (self, content) {
+            (Content::Vector(StoredVector { values: VectorValues::F32(values), .. }), content) => {
+                let encoded = if content.is_per_token() { Encoded::PerToken } else { Encoded::Dense };
+                Some(encoded(values.clone()))
+            }
+            (Content::Sparse(vector), _) => Some(Encoded::Sparse((**vector).clone())),
+            _ => None,
         }
     }
 

@@ -14,9 +14,10 @@ use arrow_array::types::{ArrowPrimitiveType, Float16Type, Float32Type, Int8Type,
 use arrow_array::{ArrayRef, FixedSizeListArray, Float32Array, Int64Array, ListArray};
 use arrow_schema::{DataType, Field, Fields};
 
-use super::content::{Content, ContentType, LabelScore, SparseVector, TokenScore, VectorType, other_content};
+use super::content::{Content, ContentType, LabelScore, TokenScore, VectorType, other_content};
 use super::dtype::{OutputDtype, StoredVector, VectorValues};
 use super::span_columns::{self, SpanColumns};
+use crate::neighbours::SparseVector;
 
 /// The fields of the content: vectors are a fixed-size list, or a list of those with one vector per token; labels are a list of
 /// structs, masks a list of such lists, sparse vectors two lists.

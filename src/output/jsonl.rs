@@ -9,12 +9,13 @@ use anyhow::Result;
 use serde::ser::{Error, SerializeMap};
 use serde::{Serialize, Serializer};
 
-use super::content::{Content, ContentType, SparseVector};
+use super::content::{Content, ContentType};
 use super::dtype::StoredVector;
 use super::encoder::RowEncoder;
 use super::format::OutputFormat;
 use super::row::{Row, Span};
 use super::schema::{OutputMetadata, OutputSchema};
+use crate::neighbours::SparseVector;
 
 /// Encodes rows as JSON Lines.
 pub(super) struct JsonlEncoder {

@@ -46,8 +46,7 @@ pub use check::{already_a_column, check};
 pub use column_type::{ColumnType, KeptColumn};
 pub use concatenate::concatenate;
 pub use content::{
-    Answer, Content, ContentType, Entity, LabelScore, OutputTypes, SpanKind, SparseVector, TokenScore,
-    VectorType,
+    Answer, Content, ContentType, Entity, LabelScore, OutputTypes, SpanKind, TokenScore, VectorType,
 };
 pub use dtype::{OutputDtype, StoredVector, VectorValues};
 pub use format::OutputFormat;

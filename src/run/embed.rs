@@ -78,7 +78,7 @@ fn of_sparse(encoder: &SparseEncoder) -> (RunIdentity, OutputMetadata) {
         ("pooling".into(), pooling),
         ("dimensions".into(), encoder.dimensions.to_string()),
         ("prompt".into(), encoder.prompt().to_owned()),
-        ("similarity".into(), encoder.similarity_name().into()),
+        ("similarity".into(), encoder.similarity.name().into()),
     ]);
     let role = encoder.role().map(|role| ("role".into(), role.name().into()));
     (identity, metadata.into_iter().chain(role).collect())
@@ -128,7 +128,7 @@ fn metadata(embedder: &Embedder) -> OutputMetadata {
         ("dimensions".into(), embedder.dimensions.to_string()),
         ("prompt".into(), embedder.prompt().to_owned()),
         ("output_dtype".into(), embedder.dtype.name().into()),
-        ("similarity".into(), embedder.similarity_name().into()),
+        ("similarity".into(), embedder.similarity.name().into()),
     ]);
     metadata.extend(roles(embedder));
     if let Some(Chunking { tokens, overlap, late }) = embedder.chunking {

@@ -11,14 +11,13 @@ use super::query_texts::report;
 use crate::engine::TaskInput;
 use crate::error::UsageError;
 use crate::field::FieldValue;
-use crate::model::modules::Similarity;
 use crate::named::Named;
+use crate::neighbours::{Compared, Encoded, Similarity};
 use crate::output::{ColumnType, KeptColumn, TableFormat, TableWriter};
 use crate::store::{OutputLock, ReadFiles, Target, print, print_with};
 use crate::sys::console::Console;
 use crate::task::{
-    Compared, EmbeddedTexts, ModelOptions, ModelTask, TextEncoder, TextVector, VectorOptions, engine,
-    load_embedding_or_sparse,
+    EmbeddedTexts, ModelOptions, ModelTask, TextEncoder, VectorOptions, engine, load_embedding_or_sparse,
 };
 
 /// Texts that a thread compares with a text at a time.
@@ -67,14 +66,15 @@ struct Matrix<'a> {
     /// The texts of the rows.
     compared: Vec<Compared>,
     /// Those of the columns.
-    vectors: &'a [TextVector],
+    vectors: &'a [Encoded],
 }
 
 impl Matrix<'_> {
     /// The similarities of text `a` with the texts from `first` on.
     fn row(&self, a: usize, first: usize) -> Vec<f32> {
         let columns = self.vectors[first..].par_iter().with_min_len(MIN_COLUMNS);
-        columns.map(|b| self.compared[a].similarity(b)).collect()
+        // All are represented by the same.
+        columns.map(|b| self.compared[a].score(b).unwrap_or(f32::NAN)).collect()
     }
 }
 
@@ -89,7 +89,7 @@ pub fn similarity(options: &SimilarityOptions) -> Result<()> {
     let console = &options.console;
     let loaded = load_embedding_or_sparse(&options.model, console)?;
     let mut encoder = TextEncoder::new(loaded, &options.vectors, console)?;
-    let own_name = encoder.similarity_name();
+    let own_name = encoder.similarity().name();
     if let Some(metric) = options.metric
         && !encoder.set_similarity(metric)
     {
@@ -103,7 +103,7 @@ pub fn similarity(options: &SimilarityOptions) -> Result<()> {
     let texts: Vec<TaskInput> = options.texts.iter().map(|text| TaskInput::new(text)).collect();
     let embedded = EmbeddedTexts::embed(&engine, &texts)?;
     report(&embedded, encoder.model().tokenizer.max_length(), console);
-    let metric = encoder.similarity_name();
+    let metric = encoder.similarity().name();
     let vectors = &embedded.vectors;
     let compared = vectors.iter().map(|vector| encoder.compared(vector.clone())).collect::<Result<_>>()?;
     let matrix = Matrix { compared, vectors };

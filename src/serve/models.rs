@@ -10,6 +10,7 @@ use super::{ServeOptions, ServedModel};
 use crate::engine::{QueueTask, QueuedTask, RowOptions, TaskInput, Workload};
 use crate::model::modules::Prompts;
 use crate::model::purpose::noun;
+use crate::neighbours::Representation;
 use crate::nn::HeadKind;
 use crate::output::ContentType;
 use crate::sys::console::Console;
@@ -153,7 +154,7 @@ impl Model {
                 }
                 (ContentType::Vectors(vectors), Capability::Embed) => !vectors.per_token,
                 (ContentType::Vectors(vectors), Capability::Rerank) => {
-                    !vectors.per_token || encoder.is_multi_vector()
+                    !vectors.per_token || encoder.representation() == Representation::PerToken
                 }
                 _ => false,
             },
@@ -222,7 +223,7 @@ impl Model {
         match &self.kind {
             Kind::Vectors(encoder) => match encoder.content() {
                 ContentType::Sparse { .. } => "a sparse encoder",
-                _ if encoder.is_multi_vector() => "a multi-vector model",
+                _ if encoder.representation() == Representation::PerToken => "a multi-vector model",
                 _ => "an embedding model",
             },
             Kind::CrossEncoder(_) => "a cross-encoder",

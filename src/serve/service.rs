@@ -19,8 +19,9 @@ use crate::engine::{
     Answered, Call, CallTimes, EncodedText, OwnedInput, Queue, RowOptions, TOKENIZER_BYTES_PER_TEXT_BYTE,
     TextError, TextFault,
 };
-use crate::output::{Content, ContentType, LabelScore, Row, SparseVector, VectorValues, write_json_rows};
-use crate::task::{TextEncoder, TextVector};
+use crate::neighbours::SparseVector;
+use crate::output::{Content, ContentType, LabelScore, Row, VectorValues, write_json_rows};
+use crate::task::{ModelTask, TextEncoder};
 use crate::text::{OnLong, Role};
 
 /// What a request does not choose.
@@ -221,11 +222,12 @@ impl Texts {
             });
             return Ok(scores.collect());
         };
-        let mut vectors = self.contents().filter_map(TextVector::of);
+        let content = encoder.content();
+        let mut vectors = self.contents().filter_map(|row| row.encoded(&content));
         let Some(first) = vectors.next() else { return Ok(Vec::new()) };
         let first =
             encoder.compared(first).map_err(|error| Fault::new(FaultKind::Invalid, format!("{error:#}")))?;
-        Ok(vectors.map(|vector| first.similarity(&vector)).collect())
+        Ok(vectors.filter_map(|vector| first.score(&vector)).collect())
     }
 }
 

@@ -10,12 +10,13 @@ use super::embedding::EmbeddedTexts;
 use super::load::Loaded;
 use super::model_task::ModelTask;
 use super::options::{PromptChoice, QueryOptions, VectorOptions};
-use super::similarity::Compared;
 use super::text_encoder::{EncodedVector, TextEncoder};
 use super::text_model::TextModel;
 use crate::engine::{RowOptionError, RowOptions, Task, TaskInput, TaskRow, TokenizeError};
 use crate::error::UsageError;
 use crate::model::modules::Role;
+use crate::named::Named;
+use crate::neighbours::Compared;
 use crate::nn::keep_memory;
 use crate::output::{Content, ContentType};
 use crate::sys::console::Console;
@@ -97,7 +98,7 @@ impl Reranker {
     pub fn score_name(&self) -> String {
         match self {
             Reranker::CrossEncoder(classifier) => classifier.function().to_string(),
-            Reranker::BiEncoder(encoder) => encoder.encoder.similarity_name().into(),
+            Reranker::BiEncoder(encoder) => encoder.encoder.similarity().name().into(),
         }
     }
 }
@@ -125,12 +126,16 @@ impl BiEncoder {
 
     /// A row for each query.
     fn finish(&self, text: &TokenizedText, output: EncodedVector) -> Vec<TaskRow> {
-        let vector = self.encoder.vector(output);
-        let row = |(index, query): (usize, &Compared)| {
-            let content = Content::Score { score: query.similarity(&vector), rank: None };
-            TaskRow { query: Some(index), ..TaskRow::of(text, content) }
+        let rows = self.encoder.finish(text, output, &RowOptions::default());
+        let content = self.encoder.content();
+        let Some(encoded) = rows.first().and_then(|row| row.content.encoded(&content)) else {
+            return Vec::new();
         };
-        self.queries.iter().enumerate().map(row).collect()
+        let row = |(index, query): (usize, &Compared)| {
+            let content = Content::Score { score: query.score(&encoded)?, rank: None };
+            Some(TaskRow { query: Some(index), ..TaskRow::of(text, content) })
+        };
+        self.queries.iter().enumerate().filter_map(row).collect()
     }
 }
 

@@ -16,10 +16,11 @@ use super::text_model::TextModel;
 use super::tokens::resolve_prompt;
 use crate::engine::{RowOptions, Task, TaskInput, TaskRow, TokenizeError};
 use crate::error::UsageError;
-use crate::model::modules::{Role, Similarity};
+use crate::model::modules::Role;
 use crate::named::Named;
+use crate::neighbours::{Similarity, SparseVector};
 use crate::nn::{LEXICAL, MaskedLmHead, Pooling, RaggedBatch, SPLADE, SpladeSpec, TaskHead, keep_memory};
-use crate::output::{Content, ContentType, OutputDtype, SparseVector};
+use crate::output::{Content, ContentType, OutputDtype};
 use crate::sys::console::Console;
 use crate::text::{OnLong, Sequence, TokenizedText, Tokenizer};
 
@@ -37,7 +38,7 @@ pub struct SparseEncoder {
     /// The maximum elements of a vector, of which the largest are kept.
     max_active_dims: Option<usize>,
     /// The similarity function that the vectors are compared with.
-    pub(super) similarity: Similarity,
+    pub similarity: Similarity,
 }
 
 /// What turns hidden states into weights.
@@ -102,11 +103,6 @@ impl SparseEncoder {
         }
     }
 
-    /// The name of the similarity function.
-    pub fn similarity_name(&self) -> &'static str {
-        self.similarity.name()
-    }
-
     /// The prompt before each text.
     pub fn prompt(&self) -> &str {
         &self.readings.prompt
@@ -135,7 +131,7 @@ impl SparseEncoder {
     }
 
     /// The vector of a text.
-    pub(super) fn vector_of(&self, mut weights: Weights) -> SparseVector {
+    fn vector_of(&self, mut weights: Weights) -> SparseVector {
         if let Some(elements) = self.max_active_dims {
             keep_largest(&mut weights, elements);
         }

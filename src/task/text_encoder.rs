@@ -1,17 +1,17 @@
 //! What turns texts into vectors of their own: an embedding model, or a sparse encoder.
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
 use super::embedding::Embedder;
 use super::load::Loaded;
 use super::model_task::{HeadMemory, ModelTask};
 use super::options::VectorOptions;
-use super::similarity::{Compared, TextVector};
 use super::sparse::{SparseEncoder, Weights};
 use super::text_model::TextModel;
 use crate::engine::{RowOptionError, RowOptions, Task, TaskInput, TaskRow, TokenizeError};
 use crate::error::UsageError;
-use crate::model::modules::{Role, Similarity};
+use crate::model::modules::Role;
+use crate::neighbours::{Compared, Encoded, Representation, Similarity};
 use crate::output::ContentType;
 use crate::sys::console::Console;
 use crate::text::TokenizedText;
@@ -56,9 +56,13 @@ impl TextEncoder {
         matches!(self, TextEncoder::Dense(encoder) if encoder.pools_whole_texts())
     }
 
-    /// Whether a text has a vector for each of its tokens, which are compared with one another.
-    pub fn is_multi_vector(&self) -> bool {
-        matches!(self, TextEncoder::Dense(encoder) if encoder.late_interaction.is_some())
+    /// What texts are represented by, to be compared: one vector per token only in a multi-vector model.
+    pub fn representation(&self) -> Representation {
+        match self {
+            TextEncoder::Dense(encoder) if encoder.late_interaction.is_some() => Representation::PerToken,
+            TextEncoder::Dense(_) => Representation::Dense,
+            TextEncoder::Sparse(_) => Representation::Sparse,
+        }
     }
 
     /// The prompt before each text.
@@ -78,44 +82,30 @@ impl TextEncoder {
         Ok(reading.tokenizer.max_length())
     }
 
-    /// The name of what texts are compared by.
-    pub fn similarity_name(&self) -> &'static str {
-        either!(self, encoder => encoder.similarity_name())
+    /// How texts are compared.
+    pub fn similarity(&self) -> Similarity {
+        either!(self, encoder => encoder.similarity)
     }
 
     /// Changes the similarity function that vectors are compared with. Returns whether the vectors have one to choose: the scores of a
     /// multi-vector model are sums over its tokens.
     pub fn set_similarity(&mut self, similarity: Similarity) -> bool {
-        match self {
-            TextEncoder::Dense(encoder) if encoder.late_interaction.is_some() => return false,
-            TextEncoder::Dense(encoder) => encoder.similarity = similarity,
-            TextEncoder::Sparse(encoder) => encoder.similarity = similarity,
+        if self.representation() == Representation::PerToken {
+            return false;
         }
+        either!(self, encoder => encoder.similarity = similarity);
         true
     }
 
-    /// A text to compare others with, given its vector.
-    pub fn compared(&self, vector: TextVector) -> Result<Compared> {
-        match (self, vector) {
-            (TextEncoder::Dense(encoder), TextVector::Dense(vector)) => encoder.compared(vector),
-            (TextEncoder::Sparse(encoder), TextVector::Sparse(vector)) => {
-                Ok(Compared::Sparse(encoder.similarity, vector))
-            }
-            _ => panic!("the vector is of another model"),
+    /// A text to compare others with.
+    ///
+    /// # Errors
+    /// If no token of it has a vector.
+    pub fn compared(&self, text: Encoded) -> Result<Compared> {
+        if text.dense().is_some_and(<[f32]>::is_empty) {
+            bail!("all tokens of the query are on the model's skiplist; pass another query");
         }
-    }
-
-    /// The vector of a text from its output, in f32.
-    pub(super) fn vector(&self, output: EncodedVector) -> TextVector {
-        match (self, output) {
-            (TextEncoder::Dense(encoder), EncodedVector::Dense(vectors)) => {
-                TextVector::Dense(encoder.finished(vectors.concat(), &RowOptions::default()))
-            }
-            (TextEncoder::Sparse(encoder), EncodedVector::Sparse(weights)) => {
-                TextVector::Sparse(encoder.vector_of(weights))
-            }
-            _ => panic!("the output is of another model"),
-        }
+        Ok(Compared::new(self.similarity(), self.dimensions(), text))
     }
 }
 

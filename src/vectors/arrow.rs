@@ -11,10 +11,11 @@ use super::array::{ArrayVectors, Segment};
 use super::batch::{VectorSchema, values};
 use super::choice::VectorField;
 use super::error::{REMEDY, malformed, unread};
-use super::source::{Blocks, Columns, Opened, RowKind, Vectors, rows_by_unit};
+use super::source::{Blocks, Columns, Opened, Vectors, rows_by_unit};
 use crate::field::FieldValue;
 use crate::formats;
 use crate::formats::arrow::ArrowBatches;
+use crate::neighbours::Representation;
 use crate::output::KeptColumn;
 
 /// A file whose record batches are decoded.
@@ -74,7 +75,7 @@ fn segments(
 ) -> Result<Option<Vec<Segment>>> {
     let is_stored = match batches.schema().field(schema.vectors).data_type() {
         DataType::FixedSizeList(item, _) => {
-            schema.kind == RowKind::Dense && *item.data_type() != DataType::Float64
+            schema.kind == Representation::Dense && *item.data_type() != DataType::Float64
         }
         _ => false,
     };

@@ -12,12 +12,12 @@ use super::buffer::BlockBuffer;
 use super::choice::{Candidate, Held, VectorField};
 use super::error::{REMEDY, token_integers, wrong_width};
 use super::lists::{first_null, list_items, list_values};
-use super::source::{Blocks, RowKind};
+use super::source::Blocks;
 use super::sparse::{self, INDICES, VALUES, WEIGHTS};
 use super::width::{checked_width, dimensions_of_int8};
 use crate::error::one_line;
 use crate::field::{FieldValue, carried_type, convert, to_json};
-use crate::neighbours::Block;
+use crate::neighbours::{Block, Representation};
 use crate::output::{ColumnType, KeptColumn, OutputDtype, OutputMetadata};
 
 /// The column of the vectors.
@@ -51,7 +51,7 @@ pub(super) struct VectorSchema {
     /// The index of the column of the scales.
     pub scale: Option<usize>,
     /// What a row holds.
-    pub kind: RowKind,
+    pub kind: Representation,
     /// Type of the elements.
     pub dtype: OutputDtype,
     /// Stored elements of a vector, if the type of the column says it.
@@ -102,9 +102,9 @@ impl VectorSchema {
                 one_line(data_type)
             )
         };
-        let mut kind = RowKind::Dense;
+        let mut kind = Representation::Dense;
         if let Some(of_token) = list_items(item.data_type()) {
-            kind = RowKind::PerToken;
+            kind = Representation::PerToken;
             (item, width) = of_token;
         }
         let width = width.map(|width| checked_width(name, width.try_into().unwrap_or(0))).transpose()?;
@@ -118,7 +118,7 @@ impl VectorSchema {
                 one_line(other)
             ),
         };
-        if kind == RowKind::PerToken && matches!(dtype, OutputDtype::Int8 | OutputDtype::Binary) {
+        if kind == Representation::PerToken && matches!(dtype, OutputDtype::Int8 | OutputDtype::Binary) {
             return Err(token_integers(name));
         }
         let mut decoded: Vec<usize> = [vectors].into_iter().chain(scale).collect();
@@ -130,7 +130,7 @@ impl VectorSchema {
 
     /// The schema of a file with sparse vectors in these columns.
     fn sparse(schema: &Schema, metadata: OutputMetadata, indices: usize, values: usize) -> Self {
-        let kind = RowKind::Sparse;
+        let kind = Representation::Sparse;
         let decoded = vec![indices.min(values), indices.max(values)];
         let (vectors, values, dtype) = (indices, Some(values), OutputDtype::F32);
         let (indices, columns) = shown_columns(schema, vectors, true);
@@ -157,7 +157,7 @@ impl VectorSchema {
         let column = batch.column(0);
         let (values, offsets) = list_values(column)?;
         let mut rows = (0..column.len()).filter(|row| column.is_valid(*row));
-        if self.kind != RowKind::PerToken {
+        if self.kind != Representation::PerToken {
             return rows.next().map(|row| offsets[row + 1] - offsets[row]);
         }
         let row = rows.find(|row| offsets[row + 1] > offsets[*row])?;
@@ -167,7 +167,7 @@ impl VectorSchema {
 
     /// Dimensions of a vector with `width` stored elements; those of a sparse vector by the metadata, else 0.
     pub(super) fn dimensions(&self, width: usize) -> usize {
-        if self.kind == RowKind::Sparse {
+        if self.kind == Representation::Sparse {
             return self.metadata.get("dimensions").and_then(|n| n.parse().ok()).unwrap_or(0);
         }
         if self.dtype == OutputDtype::Binary { 8 * width } else { width }
@@ -177,7 +177,7 @@ impl VectorSchema {
     fn block<'a>(&self, buffer: &'a BlockBuffer, first_row: usize, rows: usize, width: usize) -> Block<'a> {
         let dimensions = self.dimensions(width);
         match self.kind {
-            RowKind::Sparse => buffer.sparse_block(first_row, dimensions),
+            Representation::Sparse => buffer.sparse_block(first_row, dimensions),
             _ => buffer.block(self.dtype, first_row, rows, dimensions),
         }
     }
@@ -262,7 +262,7 @@ impl VectorSchema {
 
     /// The vectors of a column, and with one vector per token those of all rows and their number in each row.
     fn token_vectors(&self, name: &str, column: &ArrayRef) -> Result<(ArrayRef, Vec<usize>)> {
-        if self.kind != RowKind::PerToken {
+        if self.kind != Representation::PerToken {
             return Ok((column.clone(), Vec::new()));
         }
         let Some((values, offsets)) = list_values(column) else {

@@ -11,8 +11,9 @@ use half::{bf16, f16};
 use super::array::{ArrayVectors, Segment};
 use super::buffer::BlockBuffer;
 use super::error::{truncated, unread};
-use super::source::{Blocks, Columns, Opened, RowKind, Vectors, split};
+use super::source::{Blocks, Columns, Opened, Vectors, split};
 use super::width::{checked_width, dimensions_of_int8};
+use crate::neighbours::Representation;
 use crate::output::{OutputDtype, OutputMetadata};
 use crate::sys::regular_file::read_exact_at;
 
@@ -115,7 +116,7 @@ impl DenseArray {
             let name = name.clone();
             Box::new(ConvertedVectors { name, file, array: self, rows, width, dtype, dimensions })
         };
-        let opened = Opened::new(rows, RowKind::Dense, (dtype, dimensions), vectors, columns(rows)?);
+        let opened = Opened::new(rows, Representation::Dense, (dtype, dimensions), vectors, columns(rows)?);
         Ok(Opened { metadata, is_rounded, ..opened })
     }
 }

@@ -15,10 +15,10 @@ use super::buffer::BlockBuffer;
 use super::choice::{Candidate, Held, VectorField};
 use super::error::wrong_width;
 use super::records::{MAX_LINE_BYTES, Records, VisitRecord};
-use super::source::{Opened, RowKind};
+use super::source::Opened;
 use super::width::checked_width;
 use crate::field::FieldValue;
-use crate::neighbours::Block;
+use crate::neighbours::{Block, Representation};
 use crate::output::{ColumnType, KeptColumn, OutputDtype};
 
 /// Size in bytes at which a unit of rows ends.
@@ -137,7 +137,7 @@ pub(super) fn open(path: &Path, name: &Arc<str>, field: VectorField) -> Result<O
         offsets,
     });
     let (vectors, columns) = (Box::new(file.clone()), Box::new(file));
-    Ok(Some(Opened::new(rows, RowKind::Dense, (dtype, dimensions), vectors, columns)))
+    Ok(Some(Opened::new(rows, Representation::Dense, (dtype, dimensions), vectors, columns)))
 }
 
 /// Where the rows of a file are.

@@ -11,12 +11,13 @@ use anyhow::{Result, anyhow, bail};
 use super::buffer::BlockBuffer;
 use super::choice::VectorField;
 use super::error::{PASS_VECTORS, has_several, no_vector};
-use super::source::{Blocks, Opened, RowKind, rows_by_unit};
+use super::source::{Blocks, Opened, rows_by_unit};
 use super::sparse::TokenNumbers;
 use super::{arrow, csv, jsonl, npy, npz, safetensors};
 use crate::error::UsageError;
 use crate::field::FieldValue;
-use crate::neighbours::Block;
+use crate::named::Named;
+use crate::neighbours::{Block, Representation, Similarity};
 use crate::output::{KeptColumn, OutputDtype, OutputMetadata};
 use crate::sys::regular_file;
 
@@ -33,10 +34,10 @@ impl VectorFile {
     /// Opens a file: npy, npz, safetensors, Arrow, Parquet, jsonl or csv, as its first bytes tell.
     pub fn open(path: &Path, field: VectorField) -> Result<VectorFile> {
         let file = Self::open_any(path, field)?;
-        let held = match file.kind() {
-            RowKind::Dense => return Ok(file),
-            kind if kind.is_sparse() => "sparse vectors",
-            _ => "one vector per token, as of a multi-vector model",
+        let held = match file.representation() {
+            Representation::Dense => return Ok(file),
+            Representation::Sparse => "sparse vectors",
+            Representation::PerToken => "one vector per token, as of a multi-vector model",
         };
         bail!("{} has {held}; pass a file with one dense vector per row", file.name)
     }
@@ -51,7 +52,7 @@ impl VectorFile {
         let mut start = Vec::new();
         (&file).take(16).read_to_end(&mut start).map_err(unread)?;
         let opened = open_format(path, &name, (file, size), &start, field)?;
-        if opened.dimensions == 0 && !opened.kind.is_sparse() {
+        if opened.dimensions == 0 && opened.representation != Representation::Sparse {
             bail!("{name} has no row with a vector; {PASS_VECTORS}");
         }
         Ok(VectorFile { name, opened })
@@ -72,9 +73,24 @@ impl VectorFile {
         self.opened.rows
     }
 
-    /// What a row holds.
-    pub fn kind(&self) -> RowKind {
-        self.opened.kind
+    /// What represents a text in a row.
+    pub fn representation(&self) -> Representation {
+        self.opened.representation
+    }
+
+    /// What a row has, for messages.
+    pub fn noun(&self) -> &'static str {
+        match (self.representation(), self.token_numbers()) {
+            (Representation::Sparse, Some(_)) => "a sparse vector with tokens",
+            (Representation::Sparse, None) => "a sparse vector with indices",
+            (representation, _) => representation.noun(),
+        }
+    }
+
+    /// How its texts are compared, if it says so by a name that is known.
+    pub fn similarity(&self) -> Option<Similarity> {
+        let name = self.metadata().get("similarity")?;
+        Similarity::ALL.iter().copied().find(|similarity| similarity.name() == name)
     }
 
     /// The numbers that stand for tokens in place of dimensions, in a file of sparse vectors by token.

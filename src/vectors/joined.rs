@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 
 use super::choice::VectorField;
 use super::file::VectorFile;
-use super::source::{Blocks, Columns, Opened, RowKind, Vectors, rows_by_unit};
+use super::source::{Blocks, Columns, Opened, Vectors, rows_by_unit};
 use crate::field::FieldValue;
 use crate::neighbours::Block;
 use crate::output::{ColumnType, KeptColumn};
@@ -63,22 +63,22 @@ fn join(files: Vec<VectorFile>) -> Result<Opened> {
         columns.push(KeptColumn { name: FILE.into(), column_type: ColumnType::Text });
     }
     let first = &files[0];
-    let (kind, elements) = (first.kind(), (first.dtype(), first.dimensions()));
+    let (representation, elements) = (first.representation(), (first.dtype(), first.dimensions()));
     let metadata = first.metadata().clone();
     let is_rounded = files.iter().any(VectorFile::is_rounded);
     let parts = Arc::new(Parts { files, rows, columns });
     let (vectors, columns) = (Box::new(parts.clone()), Box::new(parts));
-    Ok(Opened { metadata, is_rounded, ..Opened::new(next, kind, elements, vectors, columns) })
+    Ok(Opened { metadata, is_rounded, ..Opened::new(next, representation, elements, vectors, columns) })
 }
 
 /// Checks that vectors of two files can be compared with one query.
 fn check_alike(file: &VectorFile, other: &VectorFile) -> Result<()> {
     let (a, b) = (file.name(), other.name());
-    if file.kind() == RowKind::SparseByToken || other.kind() == RowKind::SparseByToken {
+    if file.token_numbers().is_some() || other.token_numbers().is_some() {
         bail!("{a} and {b}: sparse vectors in jsonl are searched one file at a time; merge the files first");
     }
     let describe = |file: &VectorFile| {
-        format!("{} of {} dimensions in {}", file.kind().noun(), file.dimensions(), file.dtype())
+        format!("{} of {} dimensions in {}", file.noun(), file.dimensions(), file.dtype())
     };
     if describe(file) != describe(other) {
         bail!("{a} holds {}, but {b} {}; search them one by one", describe(file), describe(other));

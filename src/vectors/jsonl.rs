@@ -20,11 +20,11 @@ use super::buffer::BlockBuffer;
 use super::choice::{Candidate, Held, VectorField};
 use super::error::{PASS_VECTORS, token_integers, wrong_width};
 use super::records::{MAX_LINE_BYTES, Records, VisitRecord};
-use super::source::{Opened, RowKind};
+use super::source::Opened;
 use super::sparse::{TokenNumbers, WEIGHTS};
 use super::width::checked_width;
 use crate::field::FieldValue;
-use crate::neighbours::Block;
+use crate::neighbours::{Block, Representation};
 use crate::output::{ColumnType, KeptColumn, OutputDtype};
 
 /// Size in bytes at which a unit of lines ends.
@@ -49,7 +49,7 @@ struct JsonLines {
 struct Layout {
     /// The field of the vectors.
     field: String,
-    kind: RowKind,
+    kind: Representation,
     dtype: OutputDtype,
     /// Stored elements of a vector; 0 if vectors are sparse.
     width: usize,
@@ -142,14 +142,14 @@ pub(super) fn open(path: &Path, name: &Arc<str>, field: VectorField) -> Result<O
     let first = first_with_vector(name, field, &mut reader)?;
     let layout = Layout::new(name, field, &first)?;
     let Layout { kind, dtype, dimensions, .. } = layout;
-    let has_sparse = kind.is_sparse() || first.get(WEIGHTS).is_some_and(Value::is_object);
+    let has_sparse = kind == Representation::Sparse || first.get(WEIGHTS).is_some_and(Value::is_object);
     let columns = first.keys().filter(|key| **key != layout.field && is_shown(key, has_sparse));
     let columns =
         columns.map(|key| KeptColumn { name: key.clone(), column_type: ColumnType::Text }).collect();
     reader.rewind().map_err(unread)?;
     let (units, offsets) = index(&mut reader).map_err(unread)?;
     let rows = units.last().map_or(0, |unit| unit.end);
-    let token_numbers = (kind == RowKind::SparseByToken).then(Arc::default);
+    let token_numbers = (kind == Representation::Sparse).then(Arc::default);
     let (name, path, numbers) = (name.clone(), path.into(), token_numbers.clone());
     let file = Arc::new(JsonLines { name, path, layout, token_numbers: numbers, columns, units, offsets });
     let (vectors, columns) = (Box::new(file.clone()), Box::new(file));
@@ -223,7 +223,7 @@ impl Layout {
         let field = candidates.swap_remove(field.find(name, "field", &own, &candidates)?).name;
         let found = &first[&field];
         if found.is_object() {
-            let (kind, dtype) = (RowKind::SparseByToken, OutputDtype::F32);
+            let (kind, dtype) = (Representation::Sparse, OutputDtype::F32);
             return Ok(Layout { field, kind, dtype, width: 0, dimensions: 0 });
         }
         let vectors = found.as_array().and_then(|vectors| vectors.first()?.as_array());
@@ -249,7 +249,7 @@ impl Layout {
             width => checked_width(name, width as u64)?,
         };
         let dimensions = if dtype == OutputDtype::Binary { 8 * width } else { width };
-        let kind = if per_token { RowKind::PerToken } else { RowKind::Dense };
+        let kind = if per_token { Representation::PerToken } else { Representation::Dense };
         Ok(Layout { field, kind, dtype, width, dimensions })
     }
 }
@@ -335,7 +335,7 @@ impl Records for JsonLines {
             buffer.lengths.push(values.len());
             return Ok(true);
         }
-        let per_token = kind == RowKind::PerToken;
+        let per_token = kind == Representation::PerToken;
         let widths = match (dtype == OutputDtype::F32, per_token) {
             (_, true) => {
                 let vectors: Line<Vec<Vec<f32>>> = self.line(line).map_err(invalid)?;
@@ -368,7 +368,7 @@ impl Records for JsonLines {
     fn block<'a>(&self, buffer: &'a BlockBuffer, first_row: usize, rows: usize) -> Block<'a> {
         let Layout { kind, dtype, dimensions, .. } = self.layout;
         match kind {
-            RowKind::SparseByToken => buffer.sparse_block(first_row, dimensions),
+            Representation::Sparse => buffer.sparse_block(first_row, dimensions),
             _ => buffer.block(dtype, first_row, rows, dimensions),
         }
     }

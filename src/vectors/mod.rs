@@ -39,5 +39,4 @@ pub use choice::VectorField;
 pub use file::VectorFile;
 pub use find::find_files;
 pub use nearest::{Found, UnusableQuery};
-pub use source::RowKind;
 pub use sparse::TokenNumbers;

@@ -5,9 +5,9 @@ use thiserror::Error;
 
 use super::file::VectorFile;
 use crate::error::UsageError;
-use crate::named::Named;
-use crate::neighbours::{MaxSim, Metric, Nearest, Neighbour, NotFinite, Scorer, SparseRow, SparseScorer};
-use crate::output::SparseVector;
+use crate::neighbours::{
+    MaxSim, Metric, Nearest, Neighbour, NotFinite, Scorer, Similarity, SparseRow, SparseScorer, SparseVector,
+};
 
 /// The neighbours that a scan of a whole file has found.
 #[derive(Debug)]
@@ -39,8 +39,7 @@ impl VectorFile {
     /// If there is no such metric: a usage error.
     pub fn metric(&self) -> Result<Metric> {
         let Some(name) = self.metadata().get("similarity") else { return Ok(Metric::default()) };
-        let metric = Metric::ALL.iter().find(|metric| metric.name() == name);
-        metric.copied().ok_or_else(|| {
+        self.similarity().and_then(Similarity::metric).ok_or_else(|| {
             UsageError(format!(
                 "the similarity function of {} is {name}, which search does not support; pass --metric",
                 self.name()

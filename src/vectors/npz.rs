@@ -14,8 +14,9 @@ use super::columns::ChunkCounts;
 use super::converted::ElementType;
 use super::error::{malformed, unread};
 use super::npy::Header;
-use super::source::{Blocks, Columns, Opened, RowKind, Vectors, split};
+use super::source::{Blocks, Columns, Opened, Vectors, split};
 use super::width::MAX_SPARSE_DIMENSIONS;
+use crate::neighbours::Representation;
 use crate::output::{OutputDtype, OutputMetadata};
 use crate::sys::regular_file::read_exact_at;
 
@@ -123,7 +124,7 @@ fn open_sparse(name: &Arc<str>, file: File, size: u64, headers: [Result<Header>;
     }
     let columns = Box::new(ChunkCounts::new(name, None, rows)?);
     let vectors = Box::new(SparseMatrix { rows, dimensions, ..matrix });
-    Ok(Opened::new(rows, RowKind::Sparse, (OutputDtype::F32, dimensions), vectors, columns))
+    Ok(Opened::new(rows, Representation::Sparse, (OutputDtype::F32, dimensions), vectors, columns))
 }
 
 impl SparseMatrix {

@@ -8,7 +8,7 @@ use anyhow::Result;
 use super::buffer::BlockBuffer;
 use super::sparse::TokenNumbers;
 use crate::field::FieldValue;
-use crate::neighbours::Block;
+use crate::neighbours::{Block, Representation};
 use crate::output::{KeptColumn, OutputDtype, OutputMetadata};
 
 /// What takes the blocks of rows that are read.
@@ -39,36 +39,6 @@ pub(super) trait Columns: Send + Sync {
     fn values(&self, rows: &[usize], columns: &[usize]) -> Result<Vec<Vec<FieldValue>>>;
 }
 
-/// What a row holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RowKind {
-    /// One dense vector.
-    Dense,
-    /// One dense vector per token.
-    PerToken,
-    /// One sparse vector, whose elements have dimensions: the ids of the vocabulary.
-    Sparse,
-    /// One sparse vector, whose elements have tokens.
-    SparseByToken,
-}
-
-impl RowKind {
-    /// What a row holds, for messages.
-    pub fn noun(self) -> &'static str {
-        match self {
-            RowKind::Dense => "one vector",
-            RowKind::PerToken => "one vector per token",
-            RowKind::Sparse => "a sparse vector with indices",
-            RowKind::SparseByToken => "a sparse vector with tokens",
-        }
-    }
-
-    /// Whether rows are sparse.
-    pub fn is_sparse(self) -> bool {
-        matches!(self, RowKind::Sparse | RowKind::SparseByToken)
-    }
-}
-
 /// What a format knows about a file.
 pub(super) struct Opened {
     /// Number of rows.
@@ -76,8 +46,8 @@ pub(super) struct Opened {
     /// Dimensions of a vector; 0 if a file of sparse vectors does not say it.
     pub dimensions: usize,
     /// What a row holds.
-    pub kind: RowKind,
-    /// The numbers that stand for tokens in place of dimensions, for [`RowKind::SparseByToken`].
+    pub representation: Representation,
+    /// The numbers that stand for tokens in place of dimensions, in a file of sparse vectors by token.
     pub token_numbers: Option<Arc<TokenNumbers>>,
     /// Type of the stored elements.
     pub dtype: OutputDtype,
@@ -92,16 +62,26 @@ pub(super) struct Opened {
 }
 
 impl Opened {
-    /// A file whose rows hold `kind`, of vectors that are not rounded, without metadata.
+    /// A file whose rows hold `representation`, of vectors that are not rounded, without metadata.
     pub(super) fn new(
         rows: usize,
-        kind: RowKind,
+        representation: Representation,
         (dtype, dimensions): (OutputDtype, usize),
         vectors: Box<dyn Vectors>,
         columns: Box<dyn Columns>,
     ) -> Self {
         let (token_numbers, is_rounded, metadata) = (None, false, OutputMetadata::new());
-        Opened { rows, dimensions, kind, token_numbers, dtype, is_rounded, metadata, vectors, columns }
+        Opened {
+            rows,
+            dimensions,
+            representation,
+            token_numbers,
+            dtype,
+            is_rounded,
+            metadata,
+            vectors,
+            columns,
+        }
     }
 }
 

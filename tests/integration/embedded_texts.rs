@@ -4,12 +4,11 @@ use crate::support::{embed, embedding, fixture, rows};
 use anyhow::Result;
 use sconce::engine::{Engine, TaskInput};
 use sconce::model::Source;
-use sconce::model::modules::Similarity;
-use sconce::neighbours::Metric;
+use sconce::neighbours::{Encoded, Similarity};
 use sconce::sys::console::{Console, Verbosity};
 use sconce::task::{
-    EmbeddedTexts, Embedder, ModelOptions, OnLong, PromptChoice, TextEncoder, TextError, TextVector,
-    VectorOptions, engine, load,
+    EmbeddedTexts, Embedder, ModelOptions, OnLong, PromptChoice, TextEncoder, TextError, VectorOptions,
+    engine, load,
 };
 use sconce::text::Chunking;
 
@@ -58,7 +57,7 @@ fn embed_all(engine: &Engine<TextEncoder>, texts: &[String]) -> EmbeddedTexts {
 }
 
 fn bits_of(embedded: &EmbeddedTexts) -> Vec<Vec<u32>> {
-    bits(&embedded.vectors.iter().filter_map(TextVector::dense).cloned().collect::<Vec<_>>())
+    bits(&embedded.vectors.iter().filter_map(Encoded::dense).map(<[f32]>::to_vec).collect::<Vec<_>>())
 }
 
 /// Compares with the rows of `sconce embed`, with all texts at once, in reverse, in parts, and alone.
@@ -128,14 +127,8 @@ fn chunks_are_refused() {
 }
 
 #[test]
-fn the_similarity_function_of_the_model_is_a_metric() {
-    let mut embedder = embedder("bert-tiny", &TRUNCATE);
-    assert_eq!((embedder.similarity, embedder.metric().unwrap()), (Similarity::Cosine, Metric::Cosine));
-    embedder.similarity = Similarity::Euclidean;
-    assert_eq!(embedder.metric().unwrap(), Metric::Euclidean);
-    embedder.similarity = Similarity::Manhattan;
-    let error = embedder.metric().unwrap_err().to_string();
-    assert!(error.contains("manhattan") && error.contains("--metric"), "{error}");
+fn a_model_without_a_similarity_function_has_the_cosine() {
+    assert_eq!(embedder("bert-tiny", &TRUNCATE).similarity, Similarity::Cosine);
 }
 
 /// Equal texts are encoded once, and have rows of their own nevertheless.

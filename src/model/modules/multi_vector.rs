@@ -12,6 +12,7 @@ use super::{PostPoolingModule, TokenLimit, fields, token_limit};
 use crate::model::config::Config;
 use crate::model::layout::{ARTIFACT_METADATA, CONFIG};
 use crate::named::Named;
+use crate::neighbours::Similarity;
 use crate::sys::regular_file::has_dir_entry;
 use crate::text::Role;
 
@@ -82,16 +83,6 @@ pub struct TokenPooling {
     pub roles: Vec<Role>,
 }
 
-/// The name of the similarity function of a model whose scores are sums, in sentence-transformers.
-const MAX_SIM: &str = "maxsim";
-/// The name of the similarity function of a model whose scores are means.
-const MEAN_MAX_SIM: &str = "meanmaxsim";
-
-/// Whether a similarity function divides scores by the number of query tokens.
-pub fn is_mean_max_sim(name: &str) -> bool {
-    name == MEAN_MAX_SIM
-}
-
 impl TokenPooling {
     /// The defaults of sentence-transformers with this factor.
     pub fn with_factor(factor: f64) -> Self {
@@ -100,9 +91,9 @@ impl TokenPooling {
 }
 
 impl MultiVector {
-    /// The name of the similarity function in sentence-transformers.
-    pub fn similarity_name(&self) -> &'static str {
-        if self.mean { MEAN_MAX_SIM } else { MAX_SIM }
+    /// How texts are compared.
+    pub fn similarity(&self) -> Similarity {
+        if self.mean { Similarity::MeanMaxSim } else { Similarity::MaxSim }
     }
 
     /// The settings of `config_sentence_transformers.json`; adds the markers of PyLate to `prompts`.
@@ -112,8 +103,8 @@ impl MultiVector {
             return Ok(multi_vector);
         }
         let settings = Config::read(path)?;
-        multi_vector.mean =
-            settings.get("similarity_fn_name").and_then(Value::as_str).is_some_and(is_mean_max_sim);
+        let similarity = settings.get("similarity_fn_name").and_then(Value::as_str);
+        multi_vector.mean = similarity == Some(Similarity::MeanMaxSim.name());
         let mut has_prefix = false;
         for (key, role) in [("query_prefix", Role::Query), ("document_prefix", Role::Document)] {
             if !settings.fields().contains_key(key) {

@@ -5,9 +5,9 @@ use std::path::Path;
 use anyhow::{Result, anyhow, bail};
 use serde_json::Value;
 
-use crate::model::modules::similarity::Similarity;
 use crate::model::purpose::Purpose;
 use crate::named::Named;
+use crate::neighbours::Similarity;
 use crate::sys::model_json::read_json_object;
 use crate::sys::regular_file::has_dir_entry;
 use crate::text::Role;
@@ -140,9 +140,10 @@ pub(super) fn read(path: &Path, pools: bool) -> Result<Settings> {
 
 /// The similarity function with a name.
 fn similarity(name: &Value, path: &Path) -> Result<Similarity> {
-    let known = Similarity::ALL.iter().find(|similarity| name.as_str() == Some(similarity.name()));
+    let known = Similarity::OF_VECTORS.iter().find(|similarity| name.as_str() == Some(similarity.name()));
     known.copied().ok_or_else(|| {
-        let (path, names) = (path.display(), Similarity::names());
+        let names: Vec<&str> = Similarity::OF_VECTORS.iter().map(|similarity| similarity.name()).collect();
+        let (path, names) = (path.display(), names.join(", "));
         anyhow!("{path}: \"similarity_fn_name\" is {name}, expected one of {names}; fix the file")
     })
 }

@@ -59,6 +59,6 @@ pub(super) fn object(model: &MultiVector) -> Value {
         "skiplist": model.skiplist,
         "skiplist_roles": names(&model.skiplist_roles),
         "token_pooling": model.token_pooling.as_ref().map(|pooling| pooling.factor),
-        "similarity": model.similarity_name(),
+        "similarity": model.similarity().name(),
     })
 }

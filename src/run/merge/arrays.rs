@@ -7,12 +7,13 @@ use anyhow::{Result, bail};
 
 use crate::field::FieldValue;
 use crate::neighbours::{Block, Elements};
+use crate::neighbours::{Representation, SparseVector};
 use crate::output::{
-    Content, ContentType, OutputFormat, OutputMetadata, OutputSchema, Row, Span, SparseVector, StoredVector,
-    VectorType, VectorValues, Writer,
+    Content, ContentType, OutputFormat, OutputMetadata, OutputSchema, Row, Span, StoredVector, VectorType,
+    VectorValues, Writer,
 };
 use crate::store::OutputLock;
-use crate::vectors::{RowKind, VectorField, VectorFile};
+use crate::vectors::{VectorField, VectorFile};
 
 /// Rows that are read at a time.
 const BLOCK_ROWS: usize = 256;
@@ -50,7 +51,7 @@ fn open(path: &Path, format: OutputFormat) -> Result<VectorFile> {
         OutputFormat::Npz => VectorFile::open_any(path, field)?,
         _ => VectorFile::open(path, field)?,
     };
-    if file.is_rounded() || format == OutputFormat::Npz && file.kind() != RowKind::Sparse {
+    if file.is_rounded() || format == OutputFormat::Npz && file.representation() != Representation::Sparse {
         bail!("{} has other elements than sconce writes; pass files that sconce wrote", file.name());
     }
     Ok(file)

@@ -2,14 +2,13 @@
 
 use anyhow::{Result, bail};
 
-use super::scan::Comparison;
 use crate::model::modules::{Prompts, Role};
 use crate::named::Named;
-use crate::neighbours::Metric;
+use crate::neighbours::{Representation, Similarity};
 use crate::output::OutputMetadata;
 use crate::sys::console::Console;
 use crate::task::TextEncoder;
-use crate::vectors::{RowKind, VectorFile};
+use crate::vectors::VectorFile;
 
 /// Keys of the metadata whose values have to be equal in the files of queries and documents, and `prompt`, whose values may differ.
 const ORIGIN: &[&str] =
@@ -54,35 +53,31 @@ pub(super) fn check_dimensions(file: &VectorFile, dimensions: usize, queries: &s
 
 /// Checks that the rows of two files hold the same.
 pub(super) fn check_kinds(file: &VectorFile, queries: &VectorFile) -> Result<()> {
-    let (own, other) = (file.kind(), queries.kind());
+    let (own, other) = (file.noun(), queries.noun());
     if own == other {
         return Ok(());
     }
-    let remedy = if own.is_sparse() && other.is_sparse() {
+    let are_sparse = [file, queries].iter().all(|file| file.representation() == Representation::Sparse);
+    let remedy = if are_sparse {
         "write both in formats with indices (parquet, arrow), or both as jsonl"
     } else {
         "pass files of the same model"
     };
     let (name, queries) = (file.name(), queries.name());
-    bail!("rows of {name} have {}, but {queries} have {}; {remedy}", own.noun(), other.noun())
+    bail!("rows of {name} have {own}, but {queries} have {other}; {remedy}")
 }
 
 /// Checks that a model gives what the rows of the file hold.
 fn check_kind(file: &VectorFile, encoder: &TextEncoder, queries: &str) -> Result<()> {
-    let (fits, found) = match encoder {
-        TextEncoder::Sparse(_) => (file.kind().is_sparse(), "a sparse vector"),
-        TextEncoder::Dense(encoder) if encoder.late_interaction.is_some() => {
-            (file.kind() == RowKind::PerToken, RowKind::PerToken.noun())
-        }
-        TextEncoder::Dense(_) => (file.kind() == RowKind::Dense, RowKind::Dense.noun()),
-    };
-    if fits {
+    let (own, found) = (file.representation(), encoder.representation());
+    if own == found {
         return Ok(());
     }
     bail!(
-        "rows of {} have {}, but {queries} have {found}; pass the model of the file",
+        "rows of {} have {}, but {queries} have {}; pass the model of the file",
         file.name(),
-        file.kind().noun()
+        file.noun(),
+        found.noun()
     )
 }
 
@@ -96,7 +91,7 @@ pub(super) struct QueryModel<'a> {
     pub prompts: &'a Prompts,
     /// Whether the user chose the prompt.
     pub has_chosen_prompt: bool,
-    pub comparison: Comparison,
+    pub similarity: Similarity,
 }
 
 /// Checks that the file was made by the model of the queries, in the same way, and for documents.
@@ -126,7 +121,7 @@ pub(super) fn check_model(file: &VectorFile, model: &QueryModel, console: &Conso
     }
     for (key, option) in [("pooling", "--pooling"), ("normalized", "--normalize or --no-normalize")] {
         // Cosine does not depend on the length of vectors.
-        let matters = key != "normalized" || model.comparison != Comparison::Metric(Metric::Cosine);
+        let matters = key != "normalized" || model.similarity != Similarity::Cosine;
         if let (Some(a), Some(b), true) = (stored.get(key), model.metadata.get(key), matters)
             && a != b
         {

@@ -17,11 +17,11 @@ pub use weights::{NeighbourWeights, WeightKind};
 
 use crate::error::UsageError;
 use crate::job::refuse_interrupted;
-use crate::neighbours::Metric;
+use crate::neighbours::{Metric, Representation};
 use crate::output::OutputDtype;
 use crate::store::{OutputLock, ReadFiles, UncheckedOutput};
 use crate::sys::console::counted;
-use crate::vectors::{RowKind, VectorField, VectorFile};
+use crate::vectors::{VectorField, VectorFile};
 use queries::QueryVectors;
 
 /// Runs `sconce search`.
@@ -32,12 +32,12 @@ pub fn search(options: &SearchOptions) -> Result<()> {
     let rescored = rescored.map(|rescore| open_rescored(options, rescore, &file)).transpose()?;
     let output = open_output(options)?;
     let shown = results::ShownColumns::new(options, &file)?;
-    let QueryVectors { vectors, ids, comparison, read } = queries::embed(options, &file)?;
+    let QueryVectors { vectors, ids, similarity, read } = queries::embed(options, &file)?;
     let lock = output.check("--output", &read)?;
-    let noun = match file.kind() {
-        RowKind::Dense => "vector",
-        RowKind::PerToken => "row with vectors",
-        RowKind::Sparse | RowKind::SparseByToken => "sparse vector",
+    let noun = match file.representation() {
+        Representation::Dense => "vector",
+        Representation::PerToken => "row with vectors",
+        Representation::Sparse => "sparse vector",
     };
     options.console.detail(format!(
         "{} of {} dimensions in {}, queries: {}",
@@ -46,23 +46,23 @@ pub fn search(options: &SearchOptions) -> Result<()> {
         file.dtype(),
         vectors.len()
     ));
-    let found = scan::nearest(options, &file, rescored.as_ref(), comparison, &vectors)?;
+    let found = scan::nearest(options, &file, rescored.as_ref(), similarity, &vectors)?;
     drop(vectors);
     results::write(options, &file, &lock, &shown, &ids, found)
 }
 
 /// Refuses options that do not apply to a file with sparse vectors or one vector per token.
 fn check_options(options: &SearchOptions, file: &VectorFile) -> Result<()> {
-    let (kind, function, own_metric) = match file.kind() {
-        RowKind::Dense => return Ok(()),
-        RowKind::PerToken => (RowKind::PerToken.noun(), "MaxSim", None),
-        RowKind::Sparse | RowKind::SparseByToken => ("sparse vectors", "dot", Some(Metric::Dot)),
+    let (held, function, own_metric) = match file.representation() {
+        Representation::Dense => return Ok(()),
+        Representation::PerToken => (Representation::PerToken.noun(), "MaxSim", None),
+        Representation::Sparse => ("sparse vectors", "dot", Some(Metric::Dot)),
     };
     let has_metric = options.metric.is_some() && options.metric != own_metric;
     let given = [("--metric", has_metric), ("--rescore", options.rescore.is_some())];
     if let Some((option, _)) = given.into_iter().find(|(_, is_given)| *is_given) {
         let name = file.name();
-        bail!(UsageError(format!("{option}: {name} has {kind}, which {function} compares; remove it")));
+        bail!(UsageError(format!("{option}: {name} has {held}, which {function} compares; remove it")));
     }
     Ok(())
 }

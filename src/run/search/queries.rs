@@ -7,23 +7,19 @@ use anyhow::{Result, bail};
 use serde_json::Value;
 
 use super::compatibility::{QueryModel, check_dimensions, check_kinds, check_model, check_same_model};
-use super::scan::Comparison;
 use super::{Queries, SearchOptions};
 use crate::engine::TaskInput;
 use crate::error::UsageError;
 use crate::job::{FileDigests, weights_digest};
-use crate::model::modules::{Role, is_mean_max_sim};
+use crate::model::modules::Role;
 use crate::named::Named;
-use crate::neighbours::{Elements, Metric, rows_f32};
-use crate::output::SparseVector;
+use crate::neighbours::{Elements, Encoded, Metric, Representation, Similarity, SparseVector, rows_f32};
 use crate::run::query_texts::{QueryTexts, of_text, report};
 use crate::run::{embed, records::metadata};
 use crate::store::ReadFiles;
 use crate::sys::console::counted;
-use crate::task::{
-    EmbeddedTexts, Loaded, ModelTask, TextEncoder, TextVector, engine, load_embedding_or_sparse,
-};
-use crate::vectors::{RowKind, TokenNumbers, VectorFile};
+use crate::task::{EmbeddedTexts, Loaded, ModelTask, TextEncoder, engine, load_embedding_or_sparse};
+use crate::vectors::{TokenNumbers, VectorFile};
 
 /// Rows of a file of query vectors that are read at a time.
 const BLOCK_ROWS: usize = 1024;
@@ -31,11 +27,11 @@ const BLOCK_ROWS: usize = 1024;
 /// The queries of a search.
 pub(super) struct QueryVectors {
     /// The vector of each query.
-    pub vectors: Vec<TextVector>,
+    pub vectors: Vec<Encoded>,
     /// The ids of the queries, if they have any.
     pub ids: Option<Vec<Value>>,
     /// How they are compared with the rows of the file.
-    pub comparison: Comparison,
+    pub similarity: Similarity,
     /// The files of the model that embedded them.
     pub read: ReadFiles,
 }
@@ -57,7 +53,8 @@ pub(super) fn embed(options: &SearchOptions, file: &VectorFile) -> Result<QueryV
         file.metadata().contains_key("weights_sha256").then(|| FileDigests::start(loaded.files.clone()));
     let prompts = loaded.modules.prompts.clone();
     let (encoder, has_chosen_prompt) = encoder(options, loaded)?;
-    let comparison = comparison(&encoder, options.metric)?;
+    let own = encoder.similarity().name();
+    let similarity = similarity(options.metric, encoder.representation(), Some(own), "the model")?;
     let mut own_metadata = own_metadata;
     own_metadata.extend(metadata::of_task(&encoder));
     own_metadata.extend(embed::metadata_of(&encoder));
@@ -68,7 +65,7 @@ pub(super) fn embed(options: &SearchOptions, file: &VectorFile) -> Result<QueryV
         encoder: &encoder,
         prompts: &prompts,
         has_chosen_prompt,
-        comparison,
+        similarity,
     };
     check_model(file, &model, &options.console)?;
     let engine = engine(encoder)?;
@@ -77,35 +74,40 @@ pub(super) fn embed(options: &SearchOptions, file: &VectorFile) -> Result<QueryV
         |i: usize, reason| format!("{} {reason}; shorten it, or pass --on-long truncate or mean", names[i]);
     let embedded = EmbeddedTexts::embed(&engine, &texts).map_err(|error| of_text(error, unencoded))?;
     report(&embedded, engine.task().model().tokenizer.max_length(), &options.console);
-    Ok(QueryVectors { vectors: embedded.vectors, ids, comparison, read })
+    Ok(QueryVectors { vectors: embedded.vectors, ids, similarity, read })
 }
 
-/// How the queries of a model are compared with the rows of the file.
-fn comparison(encoder: &TextEncoder, metric: Option<Metric>) -> Result<Comparison> {
-    let embedder = match encoder {
-        TextEncoder::Dense(embedder) => embedder,
-        TextEncoder::Sparse(encoder) => {
-            return sparse_comparison(encoder.similarity_name(), metric);
-        }
-    };
-    Ok(match (&embedder.late_interaction, metric) {
-        (Some(late_interaction), None) => Comparison::MaxSim { mean: late_interaction.is_mean() },
-        (_, Some(metric)) => Comparison::Metric(metric),
-        (None, None) => Comparison::Metric(embedder.metric()?),
-    })
-}
-
-/// How sparse vectors are compared that have this similarity function: by the dot product, which the user may choose.
+/// How queries are compared: by the metric that the user chose, or else as their own files say.
 ///
 /// # Errors
-/// If it is another function, and the user did not choose: a usage error.
-fn sparse_comparison(similarity: &str, metric: Option<Metric>) -> Result<Comparison> {
-    if metric.is_none() && similarity != Metric::Dot.name() {
-        bail!(UsageError(format!(
-            "the similarity function of the sparse vectors is {similarity}, which search does not support; pass --metric dot"
-        )))
+/// If that is a similarity function which nearest neighbours do not support: a usage error.
+fn similarity(
+    metric: Option<Metric>,
+    representation: Representation,
+    own: Option<&str>,
+    whose: &str,
+) -> Result<Similarity> {
+    if let Some(metric) = metric {
+        return Ok(metric.into());
     }
-    Ok(Comparison::SparseDot)
+    let named =
+        own.and_then(|name| Similarity::ALL.iter().find(|similarity| similarity.name() == name)).copied();
+    let (found, remedy) = match representation {
+        Representation::PerToken => {
+            let mean = named.filter(|similarity| *similarity == Similarity::MeanMaxSim);
+            return Ok(mean.unwrap_or(Similarity::MaxSim));
+        }
+        Representation::Dense => (named.filter(|similarity| similarity.metric().is_some()), "--metric"),
+        Representation::Sparse => (named.filter(|similarity| *similarity == Similarity::Dot), "--metric dot"),
+    };
+    match (found, own) {
+        (Some(similarity), _) => Ok(similarity),
+        (None, None) if representation == Representation::Sparse => Ok(Similarity::Dot),
+        (None, None) => Ok(Similarity::default()),
+        (None, Some(own)) => bail!(UsageError(format!(
+            "the similarity function of {whose} is {own}, which search does not support; pass {remedy}"
+        ))),
+    }
 }
 
 /// The encoder of the queries, in the role of queries unless the user chose another role or prompt; and whether the user did.
@@ -128,7 +130,11 @@ fn read(options: &SearchOptions, file: &VectorFile, path: &Path) -> Result<Query
     check_kinds(file, &queries)?;
     check_dimensions(file, queries.dimensions(), &format!("those of {}", queries.name()))?;
     check_same_model(file, &queries)?;
-    let vectors = if queries.kind().is_sparse() { read_sparse(&queries)? } else { read_dense(&queries)? };
+    let vectors = match queries.representation() {
+        Representation::Sparse => read_sparse(&queries)?,
+        Representation::Dense => read_dense(&queries, Encoded::Dense)?,
+        Representation::PerToken => read_dense(&queries, Encoded::PerToken)?,
+    };
     check_complete(&queries, vectors.len())?;
     let id = queries.columns().iter().position(|column| column.name == "id");
     let rows: Vec<usize> = (0..queries.rows()).collect();
@@ -138,18 +144,9 @@ fn read(options: &SearchOptions, file: &VectorFile, path: &Path) -> Result<Query
         }
         None => None,
     };
-    let comparison = match options.metric {
-        metric if file.kind().is_sparse() => sparse_comparison(
-            file.metadata().get("similarity").map_or(Metric::Dot.name(), String::as_str),
-            metric,
-        )?,
-        Some(metric) => Comparison::Metric(metric),
-        None if file.kind() == RowKind::PerToken => Comparison::MaxSim {
-            mean: file.metadata().get("similarity").is_some_and(|name| is_mean_max_sim(name)),
-        },
-        None => Comparison::Metric(file.metric()?),
-    };
-    Ok(QueryVectors { vectors, ids, comparison, read: ReadFiles::default() })
+    let own = file.metadata().get("similarity").map(String::as_str);
+    let similarity = similarity(options.metric, file.representation(), own, file.name())?;
+    Ok(QueryVectors { vectors, ids, similarity, read: ReadFiles::default() })
 }
 
 /// Checks that each row has a vector.
@@ -163,14 +160,14 @@ fn check_complete(file: &VectorFile, vectors: usize) -> Result<()> {
 }
 
 /// Reads dense vectors, those of the tokens of a row concatenated.
-fn read_dense(file: &VectorFile) -> Result<Vec<TextVector>> {
+fn read_dense(file: &VectorFile, encoded: fn(Vec<f32>) -> Encoded) -> Result<Vec<Encoded>> {
     let mut vectors = Vec::with_capacity(file.rows());
     let mut buffer = Vec::new();
     file.for_each_block(0, BLOCK_ROWS, |block| {
         let mut rows = rows_f32(block, 0..block.rows, &mut buffer).chunks_exact(block.dimensions);
         let one_each = vec![1; if block.lengths.is_empty() { block.rows } else { 0 }];
         for count in block.lengths.iter().chain(&one_each) {
-            vectors.push(TextVector::Dense(rows.by_ref().take(*count).flatten().copied().collect()));
+            vectors.push(encoded(rows.by_ref().take(*count).flatten().copied().collect()));
         }
         Ok(ControlFlow::Continue(()))
     })?;
@@ -178,7 +175,7 @@ fn read_dense(file: &VectorFile) -> Result<Vec<TextVector>> {
 }
 
 /// Reads sparse vectors, with the tokens of their elements if the file has them.
-fn read_sparse(file: &VectorFile) -> Result<Vec<TextVector>> {
+fn read_sparse(file: &VectorFile) -> Result<Vec<Encoded>> {
     let mut vectors = Vec::with_capacity(file.rows());
     file.for_each_block(0, BLOCK_ROWS, |block| {
         let Elements::Sparse { mut indices, mut values } = block.elements else {
@@ -189,7 +186,7 @@ fn read_sparse(file: &VectorFile) -> Result<Vec<TextVector>> {
             let (row, weights) = (&indices[..*length], &values[..*length]);
             (indices, values) = (&indices[*length..], &values[*length..]);
             let tokens = row.iter().filter_map(|index| names.get(*index as usize).cloned()).collect();
-            vectors.push(TextVector::Sparse(SparseVector {
+            vectors.push(Encoded::Sparse(SparseVector {
                 indices: row.into(),
                 values: weights.into(),
                 tokens,
@@ -198,4 +195,42 @@ fn read_sparse(file: &VectorFile) -> Result<Vec<TextVector>> {
         Ok(ControlFlow::Continue(()))
     })?;
     Ok(vectors)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Metric, Representation, Similarity, similarity};
+
+    #[test]
+    fn queries_are_compared_as_the_user_or_the_model_says() {
+        use Representation::{Dense, PerToken, Sparse};
+        for (metric, representation, own, expected) in [
+            (None, Dense, None, Ok(Similarity::Cosine)),
+            (None, Dense, Some("euclidean"), Ok(Similarity::Euclidean)),
+            (Some(Metric::Dot), Dense, Some("manhattan"), Ok(Similarity::Dot)),
+            (
+                None,
+                Dense,
+                Some("manhattan"),
+                Err("the model is manhattan, which search does not support; pass --metric"),
+            ),
+            (None, Dense, Some("other"), Err("the model is other")),
+            (None, Sparse, None, Ok(Similarity::Dot)),
+            (
+                None,
+                Sparse,
+                Some("cosine"),
+                Err("the model is cosine, which search does not support; pass --metric dot"),
+            ),
+            (Some(Metric::Dot), Sparse, Some("cosine"), Ok(Similarity::Dot)),
+            (None, PerToken, None, Ok(Similarity::MaxSim)),
+            (None, PerToken, Some("meanmaxsim"), Ok(Similarity::MeanMaxSim)),
+        ] {
+            match (similarity(metric, representation, own, "the model"), expected) {
+                (Ok(found), expected) => assert_eq!(Ok(found), expected, "{representation:?} {own:?}"),
+                (Err(error), Err(sentence)) => assert!(error.to_string().contains(sentence), "{error}"),
+                (Err(error), Ok(_)) => panic!("{error}"),
+            }
+        }
+    }
 }

@@ -4,49 +4,35 @@ use anyhow::{Result, anyhow};
 use rayon::prelude::*;
 
 use super::SearchOptions;
-use crate::neighbours::{Metric, Neighbour, NotFinite, Scorer, Stored, rows_f32};
-use crate::output::SparseVector;
+use crate::neighbours::{
+    Encoded, Neighbour, NotFinite, Representation, Scorer, Similarity, SparseVector, Stored, rows_f32,
+};
 use crate::sys::console::{Console, counted};
-use crate::task::TextVector;
 use crate::vectors::{Found, VectorFile};
-
-/// How queries are compared with the rows of a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Comparison {
-    /// By a metric of two vectors.
-    Metric(Metric),
-    /// By the dot product of sparse vectors.
-    SparseDot,
-    /// By the vectors of their tokens. `mean`: scores are divided by the number of query tokens.
-    MaxSim { mean: bool },
-}
 
 /// The neighbours of each query, best first.
 pub(super) fn nearest(
     options: &SearchOptions,
     file: &VectorFile,
     rescored: Option<&VectorFile>,
-    comparison: Comparison,
-    queries: &[TextVector],
+    similarity: Similarity,
+    queries: &[Encoded],
 ) -> Result<Vec<Vec<Neighbour>>> {
     let SearchOptions { k, threshold, .. } = *options;
     let found = |found: Found| {
         report_missing(options, file, found.scored);
         found.neighbours
     };
-    let metric = match comparison {
-        Comparison::Metric(metric) => metric,
-        Comparison::SparseDot => {
-            let queries: Vec<&SparseVector> = queries.iter().filter_map(TextVector::sparse).collect();
-            return file.nearest_sparse(&queries, k, threshold).map(found);
-        }
-        Comparison::MaxSim { mean } => {
-            let queries: Vec<&[f32]> =
-                queries.iter().filter_map(TextVector::dense).map(Vec::as_slice).collect();
-            return file.nearest_by_tokens(mean, &queries, k, threshold).map(found);
-        }
+    let Some(metric) = similarity.metric() else {
+        let queries: Vec<&[f32]> = queries.iter().filter_map(Encoded::dense).collect();
+        let mean = similarity == Similarity::MeanMaxSim;
+        return file.nearest_by_tokens(mean, &queries, k, threshold).map(found);
     };
-    let queries: Vec<f32> = queries.iter().filter_map(TextVector::dense).flatten().copied().collect();
+    if file.representation() == Representation::Sparse {
+        let queries: Vec<&SparseVector> = queries.iter().filter_map(Encoded::sparse).collect();
+        return file.nearest_sparse(&queries, k, threshold).map(found);
+    }
+    let queries: Vec<f32> = queries.iter().filter_map(Encoded::dense).flatten().copied().collect();
     let Some((rescored, rescore)) = rescored.zip(options.rescore.as_ref()) else {
         return file.nearest(metric, &queries, k, threshold).map(found);
     };

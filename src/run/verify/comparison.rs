@@ -2,8 +2,7 @@
 
 use rayon::prelude::*;
 
-use crate::model::modules::Similarity;
-use crate::task::similarity;
+use crate::neighbours::Similarity;
 
 /// Nearest neighbours of a row that are compared.
 const NEIGHBOURS: usize = 10;
@@ -48,7 +47,7 @@ impl Comparison {
             let difference = differences.fold(0.0, f64::max);
             // Also for vectors of zeros, whose cosine is 0.
             let cosine =
-                if found == reference { 1.0 } else { similarity(Similarity::Cosine, found, reference) };
+                if found == reference { 1.0 } else { Similarity::Cosine.of_vectors(found, reference) };
             if difference > comparison.max_difference.value {
                 comparison.max_difference = AtRow { value: difference, row };
             }
@@ -73,7 +72,7 @@ fn common_neighbours(found: &[Vec<f32>], reference: &[Vec<f32>], function: Simil
     let common = |query: usize| {
         let query = query * rows / queries;
         let scores = |vectors: &[Vec<f32>]| -> Vec<f64> {
-            vectors.iter().map(|other| similarity(function, &vectors[query], other)).collect()
+            vectors.iter().map(|other| function.of_vectors(&vectors[query], other)).collect()
         };
         let by_reference = scores(reference);
         let last = by_reference[nearest(&by_reference, query)[NEIGHBOURS - 1]];
@@ -97,7 +96,7 @@ fn nearest(scores: &[f64], query: usize) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::{AtRow, Comparison};
-    use crate::model::modules::Similarity;
+    use crate::neighbours::Similarity;
 
     /// Points on a half circle, all of whose neighbours are known.
     fn arc(rows: usize, step: f32) -> Vec<Vec<f32>> {

@@ -12,9 +12,10 @@ pub use options::VerifyOptions;
 
 use crate::engine::{Engine, TaskInput};
 use crate::error::UsageError;
+use crate::neighbours::Encoded;
 use crate::run::query_texts::{of_text, report};
 use crate::store::print;
-use crate::task::{EmbeddedTexts, Embedder, TextEncoder, TextVector, engine, load};
+use crate::task::{EmbeddedTexts, Embedder, TextEncoder, engine, load};
 use bounds::Bounds;
 use comparison::Comparison;
 use reference::Reference;
@@ -37,7 +38,11 @@ pub fn verify(options: &VerifyOptions) -> Result<()> {
     };
     let embedded = embed(&engine, &reference)?;
     report(&embedded, embedder.model.tokenizer.max_length(), console);
-    let vectors: Vec<Vec<f32>> = embedded.vectors.into_iter().filter_map(TextVector::into_dense).collect();
+    let dense = |text| match text {
+        Encoded::Dense(vector) => Some(vector),
+        Encoded::PerToken(_) | Encoded::Sparse(_) => None,
+    };
+    let vectors: Vec<Vec<f32>> = embedded.vectors.into_iter().filter_map(dense).collect();
     let comparison = Comparison::new(&vectors, &reference.vectors, embedder.similarity);
     let bounds = Bounds::new(options, &reference);
     let report = Report { comparison: &comparison, bounds: &bounds, reference: &reference, embedder };

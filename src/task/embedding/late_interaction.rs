@@ -80,16 +80,6 @@ impl LateInteraction {
         self.token_pooling(self.role).is_none_or(|pooling| pooling.normalize || pooling.factor <= 1.0)
     }
 
-    /// Whether a score is the mean over the tokens of the query, not the sum.
-    pub fn is_mean(&self) -> bool {
-        self.config.mean
-    }
-
-    /// The name of the similarity function in sentence-transformers.
-    pub fn score_name(&self) -> &'static str {
-        self.config.similarity_name()
-    }
-
     /// Expands a text of this role to its length, if it is a query and queries are expanded.
     pub(super) fn expand(&self, role: Role, tokens: &mut TokenIds) {
         let Some((expansion, token)) = self.expansion.as_ref().filter(|_| role == Role::Query) else {

@@ -8,7 +8,7 @@ mod texts;
 use std::borrow::Cow;
 use std::ops::Range;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 
 use finishing::Finishing;
 pub use late_interaction::LateInteraction;
@@ -16,13 +16,10 @@ pub use texts::EmbeddedTexts;
 
 use super::model_task::ModelTask;
 use super::sequences::{all_tokens, forward, tokenize, tokenizer_failed};
-use super::similarity::Compared;
 use super::tokens::check_tokens;
 use crate::engine::{RowOptionError, RowOptions, Task, TaskInput, TaskRow, TokenizeError};
-use crate::error::UsageError;
-use crate::model::modules::{Role, Similarity};
-use crate::named::Named;
-use crate::neighbours::{MaxSim, Metric};
+use crate::model::modules::Role;
+use crate::neighbours::Similarity;
 use crate::nn::{Encoder, EncoderSpec, Pooling, PostPooling, RaggedBatch, apply_to_tokens, keep_memory};
 use crate::output::{Content, ContentType, OutputDtype, Span, VectorType};
 use crate::task::options::VectorOptions;
@@ -79,42 +76,6 @@ impl Embedder {
     pub fn is_normalized(&self) -> bool {
         self.finishing.is_normalized(&RowOptions::default())
             && self.late_interaction.as_ref().is_none_or(LateInteraction::keeps_unit_length)
-    }
-
-    /// The name of what texts are compared by.
-    pub fn similarity_name(&self) -> &'static str {
-        match &self.late_interaction {
-            Some(late_interaction) => late_interaction.score_name(),
-            None => self.similarity.name(),
-        }
-    }
-
-    /// A text to compare others with, given its vector or the vectors of its tokens.
-    pub fn compared(&self, vector: Vec<f32>) -> Result<Compared> {
-        match &self.late_interaction {
-            Some(_) if vector.is_empty() => {
-                bail!("all tokens of the query are on the model's skiplist; pass another query")
-            }
-            Some(late_interaction) => {
-                Ok(Compared::Tokens(MaxSim::new(&vector, self.dimensions, late_interaction.is_mean())))
-            }
-            None => Ok(Compared::Vector(self.similarity, vector)),
-        }
-    }
-
-    /// The metric of nearest neighbours for the model's vectors: its similarity function.
-    ///
-    /// # Errors
-    /// If the function is none of the metrics: a usage error.
-    pub fn metric(&self) -> Result<Metric> {
-        match self.similarity {
-            Similarity::Cosine => Ok(Metric::Cosine),
-            Similarity::Dot => Ok(Metric::Dot),
-            Similarity::Euclidean => Ok(Metric::Euclidean),
-            Similarity::Manhattan => bail!(UsageError(
-                "the model's similarity function is manhattan, which nearest neighbours do not support; pass --metric".into()
-            )),
-        }
     }
 
     /// Tokenizes a text that is split into chunks.

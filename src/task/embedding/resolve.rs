@@ -35,8 +35,11 @@ impl Embedder {
         }
         let role = late_interaction.as_ref().map(LateInteraction::role).or(options.role);
         let prompt = resolve_prompt(options.prompt.as_ref(), role, &loaded.modules.prompts, console)?;
-        // That of a sparse encoder is for its sparse vectors.
-        let similarity = loaded.modules.similarity.filter(|_| loaded.modules.splade.is_none());
+        let similarity = match &loaded.modules.multi_vector {
+            Some(config) if late_interaction.is_some() => config.similarity(),
+            // That of a sparse encoder is for its sparse vectors.
+            _ => loaded.modules.similarity.filter(|_| loaded.modules.splade.is_none()).unwrap_or_default(),
+        };
         let role_lengths = loaded.role_lengths().filter(|_| late_interaction.is_none());
         let Loaded {
             modules, pooling, mut tokenizer, encoders, token_modules, post_pooling, dimensions, ..
@@ -81,7 +84,7 @@ impl Embedder {
             dtype,
             readings,
             chunking,
-            similarity: similarity.unwrap_or_default(),
+            similarity,
             late_interaction,
             unknown_token,
         })

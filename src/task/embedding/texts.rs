@@ -4,14 +4,15 @@ use anyhow::{Result, bail};
 
 use crate::engine::{Engine, RowOptions, TaskInput, TaskRow, TextError};
 use crate::error::UsageError;
+use crate::neighbours::Encoded;
 use crate::nn::Pooling;
-use crate::task::{ModelTask, TextEncoder, TextVector};
+use crate::task::{ModelTask, TextEncoder};
 
 /// The vectors of texts, in the order of the texts.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct EmbeddedTexts {
-    /// One vector per text, or those of its tokens in a multi-vector model, concatenated: after the post-pooling modules, in f32.
-    pub vectors: Vec<TextVector>,
+    /// What represents each text, in f32.
+    pub vectors: Vec<Encoded>,
     /// Encoded tokens of each text, including special tokens.
     pub tokens: Vec<usize>,
     /// Tokens of each text that truncation removed.
@@ -35,15 +36,15 @@ impl EmbeddedTexts {
                 "one vector per text is needed, but --pooling none gives one per token, --chunk one per chunk; remove the option".into()
             ));
         }
-        let mut embedded = EmbeddedTexts::default();
+        let (mut embedded, content_type) = (EmbeddedTexts::default(), engine.task().content());
         for (index, text) in engine.encode(texts, &RowOptions::default())?.into_iter().enumerate() {
             let Some(TaskRow { content, is_finite, .. }) = text.rows().first() else {
                 bail!("a text has no row; please report this as a bug")
             };
             if !is_finite {
-                bail!(TextError::not_finite(index, &engine.task().content()));
+                bail!(TextError::not_finite(index, &content_type));
             }
-            let Some(vector) = TextVector::of(content) else {
+            let Some(vector) = content.encoded(&content_type) else {
                 bail!("the row of a text holds no vector in f32; please report this as a bug")
             };
             embedded.vectors.push(vector);

@@ -18,6 +18,7 @@ use sconce::model::modules::Modules;
 use sconce::model::purpose::Purpose;
 use sconce::model::weights::Checkpoint;
 use sconce::named::Named;
+use sconce::neighbours::Representation;
 use sconce::nn::HeadKind;
 use sconce::output::{OutputFormat, for_each_record_hash};
 use sconce::run::merge::{MergeOptions, merge};
@@ -25,7 +26,7 @@ use sconce::serve::schema::{Fault, Schema, ignored_header, ollama, openai, reran
 use sconce::store::{self, Ledger, SidecarPaths};
 use sconce::sys::console::{Console, Verbosity};
 use sconce::text::{ChatTemplate, Message, PairTruncation, Tokenizer, TokenizerOptions, TruncationSide};
-use sconce::vectors::{RowKind, VectorField, VectorFile};
+use sconce::vectors::{VectorField, VectorFile};
 use serde_json::{Map, Value};
 
 /// A fuzz target: parses bytes, and returns whether they were accepted.
@@ -249,7 +250,8 @@ fn read_vectors(bytes: &[u8], any: bool) -> bool {
     fs::write(&path, bytes).expect("the file is written");
     let read = |file: VectorFile| {
         // Rows with a vector: their number, the first, and the end of the last.
-        let (mut rows, mut first, mut end, is_dense) = (0, 0, 0, file.kind() == RowKind::Dense);
+        let is_dense = file.representation() == Representation::Dense;
+        let (mut rows, mut first, mut end) = (0, 0, 0);
         file.for_each_block(0, 64, |block| {
             assert!(block.first_row >= end, "blocks are in order");
             assert!(!is_dense || block.dimensions == file.dimensions());

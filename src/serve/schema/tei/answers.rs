@@ -3,7 +3,8 @@
 
 use serde::{Serialize, Serializer};
 
-use crate::output::{LabelScore, SparseVector};
+use crate::neighbours::SparseVector;
+use crate::output::LabelScore;
 use crate::serve::schema::calls::ScoredDocument;
 use crate::serve::schema::render::{element_count, float_bytes, json, json_of};
 
