@@ -16,7 +16,7 @@ use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
@@ -155,15 +155,13 @@ impl Found {
         let number =
             |at: usize| usize::try_from(u64::from_le_bytes(header[at..at + 8].try_into().ok()?)).ok();
         let (offset, length) = (number(8)?, number(16)?);
-        let directory = digest_cache::directory();
-        let checksum = |_: &Path| {
+        let checksum = digest_cache::digest(path, || {
             let mut hasher = Hasher::default();
             hasher.add(&bytes[DATA..]);
             hasher.add(&bytes[..CHECKSUM]);
             Ok(hasher.digest())
-        };
-        let checksum = digest_cache::digest(directory.as_deref(), path, SystemTime::now(), checksum).ok()?;
-        if header[CHECKSUM..] != *checksum.to_string().as_bytes() || !file.is_at_path() {
+        });
+        if header[CHECKSUM..] != *checksum.ok()?.to_string().as_bytes() || !file.is_at_path() {
             return None;
         }
         let table = bytes.get(offset..offset.checked_add(length)?)?;

@@ -33,36 +33,35 @@ pub fn cache_directory() -> Option<PathBuf> {
     cache.filter(|_| cfg!(unix)).map(|cache| cache.join("sconce"))
 }
 
-/// The directory of the digests.
-pub fn directory() -> Option<PathBuf> {
-    cache_directory().map(|cache| cache.join("digests"))
-}
-
-/// The digest of a file, from the cache of the user if it has not changed.
+/// The digest of a file: that of an earlier run if the file is the same and has not changed since. A cache that cannot be read or written is
+/// no error.
 pub fn sha256(path: &Path) -> io::Result<Digest> {
-    let hash = |path: &Path| Digest::of_reader(regular_file::open(path)?);
-    digest(directory().as_deref(), path, SystemTime::now(), hash)
+    digest(path, || Digest::of_reader(regular_file::open(path)?))
 }
 
-/// The digest of a file: that of an earlier run if the file is the same and has not changed since, else the result of `hash`. A
-/// cache that cannot be read or written is no error.
-pub fn digest(
+/// [`sha256`] of a file whose digest is computed by `hash`.
+pub fn digest(path: &Path, hash: impl FnOnce() -> io::Result<Digest>) -> io::Result<Digest> {
+    let directory = cache_directory().map(|cache| cache.join("digests"));
+    digest_in(directory.as_deref(), path, SystemTime::now(), hash)
+}
+
+fn digest_in(
     directory: Option<&Path>,
     path: &Path,
     now: SystemTime,
-    hash: impl FnOnce(&Path) -> io::Result<Digest>,
+    hash: impl FnOnce() -> io::Result<Digest>,
 ) -> io::Result<Digest> {
     let before = fs::metadata(path)?;
-    let (Some(directory), Some(state)) = (directory, state(&before)) else { return hash(path) };
+    let (Some(directory), Some(state)) = (directory, state(&before)) else { return hash() };
     if before.len() < MIN_BYTES {
-        return hash(path);
+        return hash();
     }
     let full_path = fs::canonicalize(path)?;
     let entry = directory.join(Digest::of(full_path.as_os_str().as_encoded_bytes()).to_string());
     if let Some(digest) = read(&entry, &state) {
         return Ok(digest);
     }
-    let digest = hash(path)?;
+    let digest = hash()?;
     let is_settled = changed(&before).is_some_and(|changed| changed + SETTLED_AFTER <= now);
     if is_settled && fs::metadata(path).is_ok_and(|after| self::state(&after).as_ref() == Some(&state)) {
         let _ = replace_cached(&entry, PRIVATE, format!("{state}\n{digest}\n").as_bytes());
@@ -106,11 +105,11 @@ fn read(entry: &Path, state: &str) -> Option<Digest> {
 mod tests {
     use super::*;
 
-    /// Calls [`digest`] with a hash of its own for every call; whether it was called, and the result.
+    /// Calls [`digest_in`] with a hash of its own for every call; whether it was called, and the result.
     fn call(directory: &Path, path: &Path, age: Duration, hash: char) -> (bool, Digest) {
         let mut is_hashed = false;
         let now = changed(&fs::metadata(path).unwrap()).unwrap() + age;
-        let digest = digest(Some(directory), path, now, |_| {
+        let digest = digest_in(Some(directory), path, now, || {
             is_hashed = true;
             Ok(digest_of(hash))
         });

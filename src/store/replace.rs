@@ -36,7 +36,7 @@ pub(super) fn replace(
     put(file, path, durability)
 }
 
-/// [`replace`] in a cache, whose directory is made if it does not exist.
+/// Replaces a file of a cache, whose directory is made if it does not exist.
 pub fn replace_cached(path: &Path, mode: u32, bytes: &[u8]) -> io::Result<()> {
     fs::create_dir_all(parent_dir(path))?;
     replace(path, mode, Durability::Unsynced, |file| file.write_all(bytes))
