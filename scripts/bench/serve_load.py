@@ -50,10 +50,10 @@ class Result:
         answered = self.answered()
         return len(answered) / max(sample.arrival + sample.latency for sample in answered)
 
-    def percentile(self, percent, chosen=None):
-        """A latency in milliseconds, of the answers with arrival after the warm-up."""
+    def percentile(self, percent, chosen=None, since=WARM_UP):
+        """A latency in milliseconds, of the answers with arrival after so many seconds."""
         chosen = self.answered() if chosen is None else chosen
-        latencies = sorted(sample.latency for sample in chosen if sample.arrival >= WARM_UP)
+        latencies = sorted(sample.latency for sample in chosen if sample.arrival >= since)
         return 1000 * latencies[(len(latencies) - 1) * percent // 100] if latencies else float("nan")
 
 

@@ -129,13 +129,13 @@ class Bench:
         self.load.run(server.port, path, bodies, 1, 0.1 - WARM_UP)
         before = server.cpu_seconds()
         result = self.load.run(server.port, path, bodies, connections, self.seconds)
-        # Few requests of R are answered in this time.
-        rate = result.drained() if load == "R" else result.rate()
+        # Few requests of R are answered in this time, so none is left out.
+        rate, since = (result.drained(), 0) if load == "R" else (result.rate(), WARM_UP)
         return {
             f"{name} {load} texts/s": texts * rate,
             f"{name} {load} cpu": 1000 * (server.cpu_seconds() - before) / (texts * len(result.samples)),
-            f"{name} {load} p50": result.percentile(50),
-            f"{name} {load} p99": result.percentile(99),
+            f"{name} {load} p50": result.percentile(50, since=since),
+            f"{name} {load} p99": result.percentile(99, since=since),
         }
 
     def long_texts(self, server, limit):

@@ -158,7 +158,9 @@ class Environments:
         """The directory of the models that serve_models.py makes of `model`."""
         made = self.folder / "models"
         command = [self.path("serve") / "bin/python", HERE / "serve_models.py", model, made]
-        subprocess.run(command, check=True, env={**os.environ, "HF_HUB_OFFLINE": "1"})
+        finished = subprocess.run(command, env={**os.environ, "HF_HUB_OFFLINE": "1"}, capture_output=True, text=True)
+        if finished.returncode:
+            raise LoadError(f"serve_models.py fails: {last_line(finished.stderr)}")
         return made
 
     def start(self, peer, model, made):
