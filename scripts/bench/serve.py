@@ -26,7 +26,7 @@ which rustc compiles and which shares the machine with the server. --python is a
 
 The baselines get single, S, B and R: sentence-transformers with FastAPI and uvicorn (serve_peer.py), ONNX Runtime with FastAPI and batches
 (serve_peer_onnx.py), infinity-emb. Each is started after the loads of the server and stopped after its own. `sconce embed` with the texts
-of S from a file is measured before; a slower phase of the machine affects all of them. The median of the rounds is reported. "CPU ms/text"
+of S from a file is measured before and after those of the server. The median of the rounds is reported. "CPU ms/text"
 is the time of the server's process on all cores, which other processes change less than latencies. The first second of a load is not
 measured, except in R and for the capacity of L: these count all requests until the last answer.
 """
@@ -58,11 +58,12 @@ def peer_figures(bench, name, loads):
 def one_round(bench, args, missing):
     """The figures of one round; adds the reasons why baselines have none to `missing`."""
     common = [load for load in COMMON if load in args.only]
-    found = bench.embed_short()
+    before, found = bench.embed_short(), {}
     with bench.serve_both() as server:
         found["generator"] = bench.load.check(server.port)
         for load in common:
             found |= bench.common(load, server, "sconce")
+        found["embed texts/s"] = statistics.mean([before, bench.embed_short()])
         if "single" in common and not args.no_library:
             found |= bench.library()
         if "X" in args.only:

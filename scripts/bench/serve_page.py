@@ -101,6 +101,7 @@ def page(args, bench, found, missing, load_average):
     """The page of these figures; `missing` has the reason of each baseline that was not measured."""
     version = subprocess.run([args.sconce, "--version"], check=True, capture_output=True, text=True).stdout
     derive(found)
+    embed = found["embed texts/s"]
     lines = [
         "# `sconce serve` under load", "",
         "Written by `scripts/bench/serve.py`, which says what is measured.", "",
@@ -108,7 +109,7 @@ def page(args, bench, found, missing, load_average):
         f"- {machine()}; {', '.join(version.splitlines()[:2])}; all-MiniLM-L6-v2, f32",
         f"- median of {args.rounds} rounds of {args.seconds:g} s per load; texts of {bench.tokens_per_text:.1f} tokens on average",
         f"- the generator, alone: {found['generator']:,.0f} requests/s to /health/live",
-        f"- `sconce embed` with the same texts: {found['embed texts/s']:,.0f} texts/s, {found['embed tokens/s']:,.0f} tokens/s",
+        f"- `sconce embed` with the same texts: {embed:,.0f} texts/s, {embed * bench.tokens_per_text:,.0f} tokens/s",
         *(f"- {PEERS[name].title}: not measured: {reason}" for name, reason in missing.items()), "",
         *rates(found),
         "| load | figure | value | bar |", "|---|---|---:|---|",
