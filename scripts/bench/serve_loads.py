@@ -260,16 +260,17 @@ class Bench:
 
     def soak(self):
         """All loads in turn, and a probe all along."""
-        end = time.monotonic() + 60 * self.args.soak_minutes
-        first_at = end - 60 * self.args.soak_minutes + min(60 * SOAK_MINUTE, 6 * self.args.soak_minutes)
+        start, minutes = time.monotonic(), self.args.soak_minutes
+        end, first_at = start + 60 * minutes, start + 60 * min(SOAK_MINUTE, minutes / 10)
         self.load.keep_going, self.load.unexpected = True, 0
         first, rounds = None, 0
         with self.serve_both("--max-length", 512) as server, Probe(server.port) as probe:
             while time.monotonic() < end:
                 for load in COMMON:
                     self.common(load, server, "soak")
-                for run in (lambda: self.long_texts(server, 512), lambda: self.beside_bulk(server), lambda: self.overload(server)):
-                    run()
+                self.long_texts(server, 512)
+                self.beside_bulk(server)
+                self.overload(server)
                 self.leave(server, 64)
                 rounds += 1
                 last = server.resident_mb()
