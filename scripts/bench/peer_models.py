@@ -34,29 +34,31 @@ def folder_of(model):
         return CACHE / "models" / hashlib.file_digest(file, "sha256").hexdigest()[:16]
 
 
-def export(model, target):
+def export(model, target, loader=None, output="last_hidden_state"):
+    """Exports one output of a model that a class of transformers loads, AutoModel by default."""
     import torch
     from transformers import AutoModel
 
-    class LastHiddenState(torch.nn.Module):
+    class OneOutput(torch.nn.Module):
         def __init__(self):
             super().__init__()
             # ONNX Runtime's optimizer recognises the operations of eager attention only.
-            self.encoder = AutoModel.from_pretrained(model, attn_implementation="eager").eval()
+            self.model = (loader or AutoModel).from_pretrained(model, attn_implementation="eager").eval()
 
         def forward(self, input_ids, attention_mask, token_type_ids):
             inputs = dict(input_ids=input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids)
-            return self.encoder(**inputs).last_hidden_state
+            return self.model(**inputs)[output]
 
     names = ["input_ids", "attention_mask", "token_type_ids"]
+    axes = {name: {0: "batch", 1: "tokens"} for name in [*names, "last_hidden_state"]} | {"logits": {0: "batch"}}
     ones = torch.ones(2, 16, dtype=torch.long)
     torch.onnx.export(
-        LastHiddenState(),
+        OneOutput(),
         (ones, ones, torch.zeros_like(ones)),
         target,
         input_names=names,
-        output_names=["last_hidden_state"],
-        dynamic_axes={name: {0: "batch", 1: "tokens"} for name in [*names, "last_hidden_state"]},
+        output_names=[output],
+        dynamic_axes={name: axes[name] for name in [*names, output]},
         opset_version=17,
         dynamo=False,  # the optimizer recognises the graph of the older exporter only
     )
