@@ -12,7 +12,6 @@
 //!   `text_encoder`: vectors or weights. `outputs`: vectors, weights and vectors of tokens together.
 //! * `tagging`: entities of a text, which `entities` makes of the logits of tokens. `answering`: answers to a question, which
 //!   `answers` chooses.
-//! * `similarity`: similarities of two vectors.
 
 mod answering;
 mod answers;
