@@ -7,7 +7,7 @@
 //! ```
 //!
 //! * `schema`: requests and answers as bytes, without HTTP and models.
-//! * `models`: what is served. `service`: from a call to the rows of its texts.
+//! * `models`: what is served, each of a `kind`. `service`: from a call to the rows of its texts.
 //! * `route`: paths. `answer`: what a route does. `admission`: limits of requests and their memory.
 //! * `listener`: sockets and TLS. `http`: connections, on one thread. `app`: what they share. `stop`: signals.
 //! * `sent`: answers on their way to clients, which may not read them.
@@ -17,6 +17,7 @@ mod admission;
 mod answer;
 mod app;
 mod http;
+mod kind;
 mod listener;
 mod log;
 mod metrics;

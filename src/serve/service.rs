@@ -9,7 +9,8 @@ use std::time::Duration;
 use anyhow::Error;
 use tokio::sync::oneshot;
 
-use super::models::{Capability, Kind, Model, Models};
+use super::kind::Kind;
+use super::models::{Capability, Model, Models};
 use super::schema::tasks::{TaskCall, TaskRoute, TaskRouteOptions};
 use super::schema::{
     Embed, Fault, FaultKind, OneOrMany, Predict, Rerank, SentenceSimilarity, TextAndPair, TextOptions,
@@ -44,6 +45,10 @@ pub(super) struct Job<'a> {
     /// The model that encodes them.
     pub model: &'a Model,
     call: Call,
+    /// Bytes of what a row holds, or of what it holds for one token or mask.
+    row_bytes: usize,
+    /// Whether long texts are split into windows, none of which is left out.
+    has_windows: bool,
     /// What messages call the texts.
     names: Names,
     /// Names of ignored fields of the request.
@@ -56,20 +61,25 @@ const BYTES_PER_ELEMENT: usize = 4 + 13;
 impl Job<'_> {
     /// An estimate of the memory in which long texts are split into sequences, in bytes. Other texts are tokenized in pieces.
     pub(super) fn tokenizer_bytes(&self) -> u64 {
-        let split = self.call.inputs.iter().filter(|input| input.on_long == Some(OnLong::Mean));
+        let is_split = |input: &&OwnedInput| self.has_windows || input.on_long == Some(OnLong::Mean);
+        let split = self.call.inputs.iter().filter(is_split);
         (split.map(OwnedInput::bytes).max().unwrap_or(0) * TOKENIZER_BYTES_PER_TEXT_BYTE) as u64
     }
 
     /// An estimate of the memory of the answer, in bytes. Texts whose rows grow with their tokens have one for each four bytes.
     pub(super) fn answer_bytes(&self) -> u64 {
-        let Model { facts, workload, .. } = self.model;
-        let (mut rows, mut row_bytes) = (self.call.inputs.len(), workload.vector_bytes);
-        if self.call.inputs.iter().any(|input| input.per_token) {
-            let tokens =
-                self.call.inputs.iter().map(|input| (input.bytes() / 4 + 2).min(workload.max_length));
-            (rows, row_bytes) = (tokens.sum(), size_of::<f32>() * facts.hidden_size);
-        }
-        (rows * row_bytes / size_of::<f32>() * BYTES_PER_ELEMENT) as u64
+        let Model { facts, workload, kind, .. } = self.model;
+        let max_length = if self.has_windows { usize::MAX } else { workload.max_length };
+        let is_per_token = self.call.inputs.iter().any(|input| input.per_token);
+        let row_bytes = if is_per_token { size_of::<f32>() * facts.hidden_size } else { self.row_bytes };
+        let mask = kind.mask();
+        let parts = |input: &OwnedInput| match &mask {
+            Some(mask) => occurrences(input, mask).min(max_length),
+            None if is_per_token || workload.is_per_token => (input.bytes() / 4 + 2).min(max_length),
+            None => 1,
+        };
+        let parts: usize = self.call.inputs.iter().map(parts).sum();
+        (parts.saturating_mul(row_bytes) / size_of::<f32>()).saturating_mul(BYTES_PER_ELEMENT) as u64
     }
 }
 
@@ -229,6 +239,12 @@ impl Texts {
     }
 }
 
+/// How often a text and its pair have this string.
+fn occurrences(input: &OwnedInput, of: &str) -> usize {
+    let texts = [Some(&input.text), input.pair.as_ref()];
+    texts.into_iter().flatten().map(|text| text.matches(of).count()).sum()
+}
+
 fn dense(content: &Content) -> Option<&[f32]> {
     match content {
         Content::Vector(stored) => match &stored.values {
@@ -277,7 +293,7 @@ impl Service {
                 let names = Names::of(&rerank.documents, Some("query"));
                 self.job(model, inputs, RowOptions::default(), names, ignored)
             }
-            Kind::CrossEncoder(_) | Kind::Classifier(_) => {
+            _ => {
                 let mut inputs = self.inputs(model, documents, &rerank.options)?;
                 let query: Arc<str> = rerank.query.as_str().into();
                 inputs.iter_mut().for_each(|input| input.query = Some(query.clone()));
@@ -311,21 +327,32 @@ impl Service {
             TaskRoute::Embed => Capability::Vectors,
             TaskRoute::Rerank => Capability::Scores,
             TaskRoute::Classify => Capability::Classify,
+            TaskRoute::Tag => Capability::Tag,
+            TaskRoute::Fill => Capability::Fill,
+            TaskRoute::Answer => Capability::Answer,
         };
         let model = self.models.select(call.model.as_deref(), capability)?;
-        let TaskRouteOptions { text, normalize, dimensions, output_dtype, raw, .. } = call.options;
+        let mut task_options = call.options;
+        let task = model.kind.task_with(&mut task_options)?;
+        let TaskRouteOptions { text, normalize, dimensions, output_dtype, raw, stride, .. } = task_options;
         let options = RowOptions { dimensions, normalize, dtype: output_dtype, raw };
         let names = Names::of(&call.texts, None);
         let query: Option<Arc<str>> = call.query.map(Into::into);
         let mut inputs = self.inputs(model, call.texts.values, &text)?;
         for input in &mut inputs {
-            input.query = match input.pair.take_if(|_| route == TaskRoute::Rerank) {
-                // The first text of a pair is its query.
+            input.query = match input.pair.take_if(|_| route.has_query()) {
+                // The first text of a pair is its query or question.
                 Some(document) => Some(mem::replace(&mut input.text, document).into()),
                 None => query.clone(),
             };
         }
-        self.job(model, inputs, options, names, call.ignored)
+        let mut job = self.job(model, inputs, options, names, call.ignored)?;
+        job.has_windows = stride.is_some() || route == TaskRoute::Answer;
+        if let Some(task) = task {
+            job.row_bytes = task.row_bytes();
+            job.call.task = model.queued(task);
+        }
+        Ok(job)
     }
 
     /// Texts with the choices of a request.
@@ -359,7 +386,9 @@ impl Service {
         model.task.check(&options).map_err(|error| {
             Fault::of(FaultKind::Invalid, error.option, format!("{} {}", error.option, error.reason))
         })?;
-        Ok(Job { model, call: Call { task: model.task.clone(), inputs, options }, names, ignored })
+        let call = Call { task: model.task.clone(), inputs, options };
+        let row_bytes = model.workload.vector_bytes;
+        Ok(Job { model, call, row_bytes, has_windows: false, names, ignored })
     }
 
     /// Refuses texts that would wait longer than requests may take.

@@ -52,6 +52,9 @@ fn routes() -> Vec<(&'static str, &'static str, Schema, Value)> {
         ("POST", "/tasks/embed", Plain, json!({ "texts": "a" })),
         ("POST", "/tasks/rerank", Plain, json!({ "texts": "a", "query": "b" })),
         ("POST", "/tasks/classify", Plain, json!({ "texts": "a" })),
+        ("POST", "/tasks/tag", Plain, json!({ "texts": "a" })),
+        ("POST", "/tasks/fill", Plain, json!({ "texts": "a" })),
+        ("POST", "/tasks/answer", Plain, json!({ "texts": "a", "question": "b" })),
         ("GET", "/metrics", Plain, Value::Null),
     ]
 }
@@ -428,7 +431,6 @@ fn requests_name_their_model() {
     let twice = serve(&["a=bert-tiny", "a=roberta"], &[]).output().unwrap();
     assert_fails(&twice, 2, &["--model a", "twice"]);
     assert_fails(&serve(&["=bert-tiny"], &[]).output().unwrap(), 2, &["the name is empty", "NAME=MODEL"]);
-    assert_fails(&serve(&["token-heads/ner-word-piece"], &[]).output().unwrap(), 1, &["no route"]);
 }
 
 /// The samples of a page of Prometheus text by series, after a check of the format.
@@ -577,6 +579,8 @@ fn info_has_the_fields_of_text_embeddings_inference() {
     assert_eq!(labels["model_type"]["classifier"]["id2label"].as_object().unwrap().len(), 3);
     let reranker = Server::shared(&[CROSS_ENCODER], &[]).get("/info").ok();
     assert!(reranker["model_type"]["reranker"].is_object(), "{reranker}");
+    let tagger = Server::shared(&["token-heads/ner-word-piece"], &[]).get("/info").ok();
+    assert_eq!(tagger["model_type"]["tagger"]["id2label"]["1"], "B-PER");
 }
 
 #[test]
