@@ -46,7 +46,8 @@ impl Response {
     /// A body that no text is encoded for.
     pub(super) fn plain(body: Vec<u8>) -> Self {
         let times = CallTimes::default();
-        let reply = Reply { body, tokens: 0, texts: 0, bytes: 0, truncated: Vec::new(), times };
+        let reply =
+            Reply { body, tokens: 0, texts: 0, bytes: 0, truncated: Vec::new(), is_gpu: false, times };
         Response { reply, ignored: Vec::new() }
     }
 }
@@ -130,7 +131,9 @@ impl Service {
             Route::OllamaShow => self.ollama_show(body).await,
             Route::Task(route) => self.answer_task(admitted, route, body, max).await,
             // These have an answer before.
-            Route::Rerank | Route::Ready | Route::Live | Route::Metrics => Ok(Response::plain(Vec::new())),
+            Route::Rerank | Route::Ready | Route::Live | Route::Metrics | Route::OpenApi => {
+                Ok(Response::plain(Vec::new()))
+            }
         }
     }
 

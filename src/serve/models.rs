@@ -289,7 +289,8 @@ impl Models {
 
     /// The names of models whose dense vectors do not have unit length by their own files.
     pub(super) fn not_normalized(&self) -> impl Iterator<Item = &str> {
-        let models = self.all.iter().filter(|model| model.kind.has(Capability::Embed) && !model.kind.normalizes());
+        let models =
+            self.all.iter().filter(|model| model.kind.has(Capability::Embed) && !model.kind.normalizes());
         models.map(|model| &*model.name)
     }
 

@@ -83,17 +83,29 @@ impl Job<'_> {
     }
 }
 
-/// What messages call the texts of a job.
+/// What messages call the texts and the options of a job.
 #[derive(Debug, Clone)]
 struct Names {
     field: OneOrMany<()>,
     /// The name of the first text, which is not in the field.
     first: Option<&'static str>,
+    /// Whether options are those of a command, in a field of their own.
+    has_options: bool,
 }
 
 impl Names {
     fn of<T>(values: &OneOrMany<T>, first: Option<&'static str>) -> Self {
-        Names { field: values.without_values(), first }
+        Names { field: values.without_values(), first, has_options: false }
+    }
+
+    /// The field of an option of rows.
+    fn option(&self, option: &str) -> String {
+        match (option, self.has_options) {
+            ("raw", false) => "raw_scores".into(),
+            ("dtype", true) => "options.output_dtype".into(),
+            (option, true) => format!("options.{option}"),
+            (option, false) => option.into(),
+        }
     }
 
     fn name(&self, index: usize) -> String {
@@ -123,6 +135,8 @@ pub(super) struct Reply {
     pub bytes: usize,
     /// The texts that were truncated.
     pub truncated: Vec<Truncated>,
+    /// Whether a GPU encoded them.
+    pub is_gpu: bool,
     pub times: CallTimes,
 }
 
@@ -336,7 +350,7 @@ impl Service {
         let task = model.kind.task_with(&mut task_options)?;
         let TaskRouteOptions { text, normalize, dimensions, output_dtype, raw, stride, .. } = task_options;
         let options = RowOptions { dimensions, normalize, dtype: output_dtype, raw };
-        let names = Names::of(&call.texts, None);
+        let names = Names { has_options: true, ..Names::of(&call.texts, None) };
         let query: Option<Arc<str>> = call.query.map(Into::into);
         let mut inputs = self.inputs(model, call.texts.values, &text)?;
         for input in &mut inputs {
@@ -384,7 +398,8 @@ impl Service {
         ignored: Vec<String>,
     ) -> Result<Job<'a>, Fault> {
         model.task.check(&options).map_err(|error| {
-            Fault::of(FaultKind::Invalid, error.option, format!("{} {}", error.option, error.reason))
+            let option = names.option(error.option);
+            Fault::of(FaultKind::Invalid, option.clone(), format!("{option} {}", error.reason))
         })?;
         let call = Call { task: model.task.clone(), inputs, options };
         let row_bytes = model.workload.vector_bytes;
@@ -410,9 +425,10 @@ impl Service {
         let (send, receive) = oneshot::channel();
         let names = job.names;
         let bytes = job.call.inputs.iter().map(OwnedInput::bytes).sum();
+        let is_gpu = job.model.workload.is_gpu;
         let ticket = self.queue.submit(job.call, move |answer| {
             let reply = match answer {
-                Ok(answered) => reply(answered, &names, bytes, body),
+                Ok(answered) => reply(answered, &names, bytes, body).map(|reply| Reply { is_gpu, ..reply }),
                 Err(error) => Err(fault(&error, &names)),
             };
             let _ = send.send(reply);
@@ -458,7 +474,7 @@ fn reply(
     let texts = Texts { texts, offset: usize::from(names.first.is_some()) };
     let body = body(&texts)?;
     let (tokens, truncated) = (texts.tokens(), texts.truncated());
-    Ok(Reply { body, tokens, texts: texts.texts.len(), bytes, truncated, times })
+    Ok(Reply { body, tokens, texts: texts.texts.len(), bytes, truncated, is_gpu: false, times })
 }
 
 /// The fault of a call without an answer.

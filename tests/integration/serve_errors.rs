@@ -56,6 +56,7 @@ fn routes() -> Vec<(&'static str, &'static str, Schema, Value)> {
         ("POST", "/tasks/fill", Plain, json!({ "texts": "a" })),
         ("POST", "/tasks/answer", Plain, json!({ "texts": "a", "question": "b" })),
         ("GET", "/metrics", Plain, Value::Null),
+        ("GET", "/openapi.json", Plain, Value::Null),
     ]
 }
 
@@ -319,12 +320,18 @@ fn fields_that_cannot_be_used_are_named() {
         ),
         ("/tokenize", json!({ "inputs": 1 }), 422, "inputs is a number"),
         ("/decode", json!({ "ids": ["a"] }), 422, "ids[0]"),
+        (
+            "/tasks/embed",
+            json!({ "texts": "a", "options": { "dimensions": 37 } }),
+            400,
+            "options.dimensions 37 exceeds the 36",
+        ),
         ("/embed_sparse", json!({ "inputs": "a" }), 404, "a sparse encoder"),
         ("/predict", json!({ "inputs": "a" }), 404, "a text classifier"),
     ] {
         let schema = match path {
             "/v1/embeddings" => Schema::OpenAi,
-            "/api/embed" => Schema::Plain,
+            "/api/embed" | "/tasks/embed" => Schema::Plain,
             path if path.ends_with("/rerank") && path != "/rerank" => Schema::Cohere,
             _ => Schema::Tei,
         };

@@ -13,7 +13,8 @@ const MASK_FILLER: &str = "masked-lm/bert";
 
 /// Texts of all lengths, of which some have several windows.
 fn texts() -> Vec<String> {
-    let long = "In London, Ada Lovelace met Charles Babbage, and the lamp-lighter burned the wick of the lamp. ";
+    let long =
+        "In London, Ada Lovelace met Charles Babbage, and the lamp-lighter burned the wick of the lamp. ";
     let texts = [
         "Ada Lovelace met Charles Babbage in London. A lamp burns.",
         "the lamp-lighter of São Tomé: 灯 and 🕯! The lamp burned, the Lamp.",
@@ -92,9 +93,7 @@ fn requests_with_other_options_do_not_change_each_other() {
     };
     let options: Vec<Value> = ["none", "simple", "first", "average", "max"]
         .into_iter()
-        .flat_map(|aggregation| {
-            [true, false].map(|raw| json!({ "aggregation": aggregation, "raw": raw }))
-        })
+        .flat_map(|aggregation| [true, false].map(|raw| json!({ "aggregation": aggregation, "raw": raw })))
         .collect();
     let alone: Vec<Value> = options.iter().map(ask).collect();
     thread::scope(|scope| {
@@ -140,7 +139,12 @@ fn what_cannot_be_answered_is_refused() {
         ("answer", json!({ "texts": "a" }), 400, "question is missing; send a string"),
         ("answer", json!({ "texts": "a", "question": "b", "options": { "top_k": 0 } }), 400, "top_k is 0"),
         ("answer", json!({ "texts": ["a"], "question": long }), 400, "texts[0] is too long for one window"),
-        ("answer", json!({ "pairs": [["a", "b"]], "question": "c" }), 400, "pairs and question are both there"),
+        (
+            "answer",
+            json!({ "pairs": [["a", "b"]], "question": "c" }),
+            400,
+            "pairs and question are both there",
+        ),
         ("embed", json!({ "texts": "a" }), 404, "an embedding model"),
         ("classify", json!({ "texts": "a" }), 404, "is a question-answering model"),
     ] {
@@ -149,7 +153,8 @@ fn what_cannot_be_answered_is_refused() {
         let error = answer.json()["error"].as_str().expect("a sentence").to_owned();
         assert!(error.contains(part), "{command} {body}: {error}");
     }
-    let answer = server.post("/tasks/tag", &json!({ "texts": ["a"], "pairs": [], "options": { "top_k": 1 } }));
+    let answer =
+        server.post("/tasks/tag", &json!({ "texts": ["a"], "pairs": [], "options": { "top_k": 1 } }));
     assert_eq!((answer.status, answer.header("x-ignored-fields")), (200, Some("options.top_k,pairs")));
     let answer = server.post("/tasks/tag", &json!({ "texts": ["lamp", long] }));
     assert_eq!(answer.header("x-truncated-count"), Some("1"));
@@ -166,14 +171,20 @@ fn a_masked_language_model_gives_vectors_if_a_pooling_is_chosen() {
     assert_eq!(server.post("/tasks/fill", &body).status, 404);
     let vectors = server.post("/tasks/embed", &body).ok();
     let records = [json!({ "text": "the [MASK] burns" })];
-    assert_eq!(vectors["rows"], json!(rows_of_records("embed", MASK_FILLER, &records, &["--pooling", "mean"])));
+    assert_eq!(
+        vectors["rows"],
+        json!(rows_of_records("embed", MASK_FILLER, &records, &["--pooling", "mean"]))
+    );
     server.stop();
 
     let server = Server::start(&[MASK_FILLER], &[]);
     assert_eq!(server.post("/tasks/embed", &body).status, 404);
     assert_eq!(server.post("/tasks/fill", &body).status, 200);
     let log = server.stop();
-    assert!(log.contains("is a masked language model") && log.contains("pass --pooling for vectors"), "{log}");
+    assert!(
+        log.contains("is a masked language model") && log.contains("pass --pooling for vectors"),
+        "{log}"
+    );
 
     let server = Server::start(&["bert-masked-lm"], &[]);
     assert_eq!(server.post("/tasks/embed", &body).status, 200, "its Pooling module says so");
