@@ -47,8 +47,8 @@ pub(super) struct Job<'a> {
     call: Call,
     /// Bytes of what a row holds, or of what it holds for one token or mask.
     row_bytes: usize,
-    /// Whether long texts are split into windows, none of which is left out.
-    has_windows: bool,
+    /// Tokens that the windows of a text over the limit share. `None`: it has one window, whose other tokens are truncated.
+    stride: Option<usize>,
     /// What messages call the texts.
     names: Names,
     /// Names of ignored fields of the request.
@@ -59,28 +59,54 @@ pub(super) struct Job<'a> {
 const BYTES_PER_ELEMENT: usize = 4 + 13;
 
 impl Job<'_> {
-    /// An estimate of the memory in which long texts are split into sequences, in bytes. Other texts are tokenized in pieces.
+    /// An estimate of the memory in which whole texts are tokenized, in bytes. Other texts are tokenized in pieces.
     pub(super) fn tokenizer_bytes(&self) -> u64 {
-        let is_split = |input: &&OwnedInput| self.has_windows || input.on_long == Some(OnLong::Mean);
-        let split = self.call.inputs.iter().filter(is_split);
-        (split.map(OwnedInput::bytes).max().unwrap_or(0) * TOKENIZER_BYTES_PER_TEXT_BYTE) as u64
+        let is_aligned = matches!(self.model.kind, Kind::Tagger(_) | Kind::Answerer(_));
+        let is_whole = |input: &&OwnedInput| is_aligned || input.on_long == Some(OnLong::Mean);
+        let whole = self.call.inputs.iter().filter(is_whole);
+        (whole.map(OwnedInput::bytes).max().unwrap_or(0) * TOKENIZER_BYTES_PER_TEXT_BYTE) as u64
     }
 
-    /// An estimate of the memory of the answer, in bytes. Texts whose rows grow with their tokens have one for each four bytes.
+    /// An estimate of the memory of the answer, in bytes.
     pub(super) fn answer_bytes(&self) -> u64 {
         let Model { facts, workload, kind, .. } = self.model;
-        let max_length = if self.has_windows { usize::MAX } else { workload.max_length };
         let is_per_token = self.call.inputs.iter().any(|input| input.per_token);
         let row_bytes = if is_per_token { size_of::<f32>() * facts.hidden_size } else { self.row_bytes };
-        let mask = kind.mask();
-        let parts = |input: &OwnedInput| match &mask {
-            Some(mask) => occurrences(input, mask).min(max_length),
-            None if is_per_token || workload.is_per_token => (input.bytes() / 4 + 2).min(max_length),
-            None => 1,
+        let max_length = workload.max_length;
+        let mask = kind.mask().unwrap_or_default();
+        let parts = |input: &OwnedInput| match kind {
+            Kind::Tagger(_) => {
+                (self.windows(input) - 1).saturating_mul(max_length) + tokens(input).min(max_length)
+            }
+            Kind::MaskFiller(_) => occurrences(input, &mask).min(max_length),
+            Kind::Answerer(_) => self.windows(input),
+            _ if is_per_token || workload.is_per_token => tokens(input).min(max_length),
+            _ => 1,
         };
-        let parts: usize = self.call.inputs.iter().map(parts).sum();
-        (parts.saturating_mul(row_bytes) / size_of::<f32>()).saturating_mul(BYTES_PER_ELEMENT) as u64
+        let parts = self.call.inputs.iter().map(parts).fold(0, usize::saturating_add);
+        let bytes = match kind {
+            // What a row holds, and about the same as text.
+            Kind::Tagger(_) | Kind::MaskFiller(_) | Kind::Answerer(_) => row_bytes.saturating_mul(2),
+            _ => row_bytes / size_of::<f32>() * BYTES_PER_ELEMENT,
+        };
+        parts.saturating_mul(bytes) as u64
     }
+
+    /// An estimate of the number of windows of a text, with two bytes for each token of its question.
+    fn windows(&self, input: &OwnedInput) -> usize {
+        let Some(stride) = self.stride else { return 1 };
+        let question = input.query.as_ref().map_or(0, |question| question.len() / 2);
+        let shared = stride.saturating_add(question + MAX_SPECIAL_TOKENS);
+        tokens(input) / self.model.workload.max_length.saturating_sub(shared).max(1) + 1
+    }
+}
+
+/// Special tokens around a question and a text.
+const MAX_SPECIAL_TOKENS: usize = 4;
+
+/// An estimate of the tokens of a text, with four bytes for each.
+fn tokens(input: &OwnedInput) -> usize {
+    input.bytes() / 4 + 2
 }
 
 /// What messages call the texts and the options of a job.
@@ -361,7 +387,10 @@ impl Service {
             };
         }
         let mut job = self.job(model, inputs, options, names, call.ignored)?;
-        job.has_windows = stride.is_some() || route == TaskRoute::Answer;
+        job.stride = match &model.kind {
+            Kind::Answerer(answerer) => stride.or(Some(answerer.stride())),
+            _ => stride,
+        };
         if let Some(task) = task {
             job.row_bytes = task.row_bytes();
             job.call.task = model.queued(task);
@@ -403,7 +432,7 @@ impl Service {
         })?;
         let call = Call { task: model.task.clone(), inputs, options };
         let row_bytes = model.workload.vector_bytes;
-        Ok(Job { model, call, row_bytes, has_windows: false, names, ignored })
+        Ok(Job { model, call, row_bytes, stride: None, names, ignored })
     }
 
     /// Refuses texts that would wait longer than requests may take.

@@ -63,6 +63,21 @@ fn routes() -> Vec<(&'static str, &'static str, Schema, Value)> {
 /// Routes that answer without a key.
 const OPEN: [&str; 5] = ["/info", "/health", "/health/ready", "/ping", "/health/live"];
 
+#[test]
+fn the_document_has_all_routes() {
+    let document = Server::shared(&[DENSE], &[]).get("/openapi.json").ok();
+    assert_eq!(document["info"]["version"], env!("CARGO_PKG_VERSION"));
+    let described: BTreeSet<(String, String)> = (document["paths"].as_object().unwrap().iter())
+        .flat_map(|(path, methods)| {
+            methods.as_object().unwrap().keys().map(|method| (method.to_uppercase(), path.clone()))
+        })
+        .collect();
+    let open = OPEN.iter().map(|path| ("GET", *path));
+    let expected = routes().into_iter().map(|(method, path, ..)| (method, path)).chain(open);
+    let expected = expected.map(|(method, path)| (method.into(), path.replace("/any", "/{id}")));
+    assert_eq!(described, expected.collect());
+}
+
 /// The message of an error, after a check of its status and its body.
 #[track_caller]
 fn message(answer: &Answer, status: u16, schema: Schema) -> String {

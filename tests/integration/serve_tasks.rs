@@ -164,6 +164,32 @@ fn what_cannot_be_answered_is_refused() {
     server.stop();
 }
 
+/// A server whose memory for requests is that of one body at the limit.
+#[test]
+fn answers_that_do_not_fit_into_memory_are_refused() {
+    let limits = ["--max-memory", "1MB", "--payload-limit", "300KB"];
+    let server = Server::start(&[TAGGER, ANSWERER, MASK_FILLER], &limits);
+    let texts = texts();
+    for (command, body, options, too_many) in [
+        ("tag", json!({ "texts": texts }), json!({ "stride": 3 }), json!({ "stride": 37 })),
+        ("fill", json!({ "texts": "[MASK] ".repeat(80) }), json!({ "top_k": 1 }), json!({ "top_k": 0 })),
+        (
+            "answer",
+            json!({ "texts": "the lamp ".repeat(30), "question": "where" }),
+            json!({ "top_k": 3 }),
+            json!({ "top_k": u32::MAX, "max_answer_length": u32::MAX }),
+        ),
+    ] {
+        let ask = |options: &Value| {
+            let mut body = body.clone();
+            body["options"] = options.clone();
+            server.post(&format!("/tasks/{command}"), &body).status
+        };
+        assert_eq!((ask(&options), ask(&too_many), ask(&options)), (200, 413, 200), "{command}");
+    }
+    server.stop();
+}
+
 #[test]
 fn a_masked_language_model_gives_vectors_if_a_pooling_is_chosen() {
     let body = json!({ "texts": ["the [MASK] burns"] });

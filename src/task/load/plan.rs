@@ -112,12 +112,8 @@ pub(super) fn plan(
     let is_described = is_bare_checkpoint || wanted == Wanted::PairScores && !options.reads_checkpoint();
     let of_config = || trained.or_else(|| Purpose::of_config(&config)).filter(|_| is_described);
     let purpose = modules.purpose.clone().or_else(of_config);
-    let fills_masks = wanted == Wanted::OwnTask
-        && is_bare_checkpoint
-        && purpose.is_none()
-        && options.uses_own_pooling()
-        && options.outputs.is_empty()
-        && purpose::is_masked_lm(&config);
+    let has_no_other_task = is_bare_checkpoint && purpose.is_none();
+    let fills_masks = wanted == Wanted::OwnTask && has_no_other_task && fills_masks(options, &config);
     let head = if fills_masks {
         Some(HeadKind::MaskedLm)
     } else {
@@ -277,6 +273,11 @@ fn head_kind(
         }
         (Wanted::Vectors | Wanted::PairScores | Wanted::VectorsOrWeights, None) => Ok(None),
     }
+}
+
+/// Whether a checkpoint without another task fills masks: its class says so, and the user chose no vectors.
+fn fills_masks(options: &ModelOptions, config: &Config) -> bool {
+    options.uses_own_pooling() && options.outputs.is_empty() && purpose::is_masked_lm(config)
 }
 
 /// Whether the purpose of a model is a task head that gives no vectors or weights.
