@@ -41,6 +41,9 @@ python3 scripts/check/startup.py
 step "clients of embedding servers ask sconce serve"
 python3 scripts/check/clients.py
 
+step "schemathesis asks sconce serve what its document describes"
+python3 scripts/check/openapi.py
+
 step "hidden states compared with the reference: random models of every family, and one full-size model"
 .venv/bin/python scripts/check/fuzz_families.py --seeds 3
 .venv/bin/python scripts/check/full_size.py --only xlm-roberta

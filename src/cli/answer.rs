@@ -39,7 +39,7 @@ pub(super) struct AnswerArgs {
     pub context: Option<String>,
 
     /// Write the K answers with the highest scores
-    #[arg(id = "top_answers", long = "top-k", value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(id = "top_answers", long = "top-k", value_name = "K", default_value_t = AnswerOptions::default().top_k as u32, value_parser = clap::value_parser!(u32).range(1..))]
     pub top_k: u32,
 
     /// Write the sum of the logits of start and end instead of the product of their probabilities; of answers with the same words,
@@ -48,7 +48,7 @@ pub(super) struct AnswerArgs {
     pub raw: bool,
 
     /// Maximum tokens of an answer, before it is extended to whole words
-    #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = AnswerOptions::default().max_answer_length as u32, value_parser = clap::value_parser!(u32).range(1..))]
     pub max_answer_length: u32,
 
     /// Maximum tokens per question and text, including special tokens; longer texts are read in windows [default: the

@@ -8,6 +8,7 @@ use super::records::RecordArgs;
 use super::scores::{ScoreArgs, best};
 use crate::run::classify::BestOptions;
 use crate::run::records::TaskOptions;
+use crate::task::MaskFiller;
 
 /// The examples at the end of the command's help.
 pub(super) const EXAMPLES: &str = "\
@@ -26,7 +27,7 @@ pub(super) struct FillArgs {
     pub pair_field: Option<String>,
 
     /// Write the K best tokens for each mask; 0: all
-    #[arg(id = "top_tokens", long = "top-k", value_name = "K", default_value_t = 5)]
+    #[arg(id = "top_tokens", long = "top-k", value_name = "K", default_value_t = MaskFiller::TOP_K as u32)]
     pub top_k: u32,
 
     #[command(flatten)]

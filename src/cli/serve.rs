@@ -51,7 +51,7 @@ pub(super) struct ServeArgs {
     )]
     pub host: String,
 
-    /// Port to listen on; 0: a free one, which is printed
+    /// Port to listen on; 0: a free one, which is printed, with --quiet, too
     #[arg(
         short,
         long,

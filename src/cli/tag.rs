@@ -9,6 +9,7 @@ use super::records::{RecordArgs, records};
 use super::resolve::model;
 use super::scores::{needs_truncation, on_long_pair};
 use crate::error::UsageError;
+use crate::named::Named;
 use crate::run::records::TaskOptions;
 use crate::task::{Aggregation, ModelOptions, OnLong, TagOptions};
 
@@ -26,7 +27,7 @@ pub(super) struct TagArgs {
 
     /// How tokens are joined to entities. none: each token has its label; simple: consecutive tokens with the same label;
     /// first, average, max: words have the label of their first token, of the highest mean score or of the highest score
-    #[arg(long, value_name = "STRATEGY", default_value = "simple", value_parser = named::<Aggregation>())]
+    #[arg(long, value_name = "STRATEGY", default_value = Aggregation::default().name(), value_parser = named::<Aggregation>())]
     pub aggregation: Aggregation,
 
     /// Write logits instead of probabilities; labels and means are those of the logits

@@ -249,9 +249,14 @@ pub fn is_pretrained(config: &Config) -> bool {
     classes(config).any(|class| class.ends_with("ForPreTraining"))
 }
 
+/// Whether the class of the model in `config.json` predicts masked tokens and nothing else.
+pub fn is_masked_lm(config: &Config) -> bool {
+    classes(config).any(|class| class.ends_with("ForMaskedLM"))
+}
+
 /// Whether the class of the model in `config.json` has a masked-LM head.
 pub fn has_masked_lm(config: &Config) -> bool {
-    classes(config).any(|class| class.ends_with("ForMaskedLM") || class.ends_with("ForPreTraining"))
+    is_masked_lm(config) || is_pretrained(config)
 }
 
 /// Whether the class of the model in `config.json` labels tokens with a single label, which is a weight.

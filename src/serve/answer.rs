@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use chrono::DateTime;
 
 use super::admission::Admitted;
-use super::models::{Capability, Facts, Kind, Model};
+use super::kind::Kind;
+use super::models::{Capability, Facts, Model};
 use super::route::{Matched, Route};
 use super::schema::tasks::{self, TaskRoute};
 use super::schema::{
@@ -17,7 +18,7 @@ use super::schema::{
 use super::service::{Job, Reply, Service, Texts};
 use crate::engine::{CallTimes, TOKENIZER_BYTES_PER_TEXT_BYTE};
 use crate::output::ContentType;
-use crate::task::{ModelTask, PromptChoice};
+use crate::task::PromptChoice;
 use crate::text::{OnLong, TokenIds, Tokenizer};
 
 /// Maximum bytes of a body that is parsed on the thread of all connections.
@@ -45,7 +46,8 @@ impl Response {
     /// A body that no text is encoded for.
     pub(super) fn plain(body: Vec<u8>) -> Self {
         let times = CallTimes::default();
-        let reply = Reply { body, tokens: 0, texts: 0, bytes: 0, truncated: Vec::new(), times };
+        let reply =
+            Reply { body, tokens: 0, texts: 0, bytes: 0, truncated: Vec::new(), is_gpu: false, times };
         Response { reply, ignored: Vec::new() }
     }
 }
@@ -129,7 +131,9 @@ impl Service {
             Route::OllamaShow => self.ollama_show(body).await,
             Route::Task(route) => self.answer_task(admitted, route, body, max).await,
             // These have an answer before.
-            Route::Rerank | Route::Ready | Route::Live | Route::Metrics => Ok(Response::plain(Vec::new())),
+            Route::Rerank | Route::Ready | Route::Live | Route::Metrics | Route::OpenApi => {
+                Ok(Response::plain(Vec::new()))
+            }
         }
     }
 
@@ -192,7 +196,7 @@ impl Service {
         let task = match &model.kind {
             Kind::CrossEncoder(_) => tei::DefaultTask::Rerank,
             Kind::Classifier(_) => tei::DefaultTask::Predict,
-            Kind::Vectors(encoder) => match encoder.content() {
+            _ => match model.content() {
                 ContentType::Sparse { .. } => tei::DefaultTask::EmbedSparse,
                 _ => tei::DefaultTask::Embed,
             },
@@ -365,7 +369,8 @@ impl Service {
         let prompt = model.prompt(prompt_name.map(PromptChoice::Name).as_ref())?;
         let kind = model.kind.clone();
         let body = self.run(move || {
-            let tokenizer = kind.tokenizer();
+            let task = kind.task();
+            let tokenizer = task.tokenizer();
             let mut texts = Vec::with_capacity(inputs.values.len());
             for (index, text) in inputs.values.iter().enumerate() {
                 let text = format!("{}{text}", prompt.as_deref().unwrap_or_default());
@@ -384,7 +389,8 @@ impl Service {
         let Decode { ids, model, skip_special_tokens, ignored } = call;
         let kind = self.models.select(model.as_deref(), Capability::Any)?.kind.clone();
         let body = self.run(move || {
-            let decode = |ids: &Vec<u32>| kind.tokenizer().decode_all(ids, skip_special_tokens);
+            let task = kind.task();
+            let decode = |ids: &Vec<u32>| task.tokenizer().decode_all(ids, skip_special_tokens);
             Ok(tei::decode_answer(&ids.values.iter().map(decode).collect::<Vec<_>>()))
         });
         Ok(Response { ignored, ..Response::plain(body.await?) })
@@ -392,14 +398,14 @@ impl Service {
 
     fn info(&self, limits: &Limits) -> Vec<u8> {
         let model = self.models.first();
-        let labels = match &model.kind {
-            Kind::CrossEncoder(task) | Kind::Classifier(task) => task.labels(),
-            Kind::Vectors(_) => Vec::new(),
-        };
+        let labels = model.kind.labels();
         let model_type = match &model.kind {
             Kind::Vectors(_) => tei::InfoModelType::Embedding { pooling: &model.facts.pooling },
             Kind::CrossEncoder(_) => tei::InfoModelType::Reranker(&labels),
             Kind::Classifier(_) => tei::InfoModelType::Classifier(&labels),
+            Kind::Tagger(_) => tei::InfoModelType::Tagger(&labels),
+            Kind::MaskFiller(_) => tei::InfoModelType::MaskFiller {},
+            Kind::Answerer(_) => tei::InfoModelType::Answerer {},
         };
         let info = tei::Info {
             model_id: &model.id,

@@ -13,6 +13,7 @@ use super::admission::{Admission, Admitted};
 use super::answer::{Limits, Response};
 use super::log::Log;
 use super::metrics::{Gauges, Metrics};
+use super::openapi;
 use super::route::{Matched, Route};
 use super::schema::{Fault, FaultKind, Schema};
 use super::service::{Reply, Service, stopping};
@@ -201,12 +202,13 @@ impl App {
         }
     }
 
-    /// The answer to a route that needs no model: health and metrics.
+    /// The answer to a route that needs no model: health, metrics and the document of all routes.
     pub(super) fn page(&self, route: Route) -> Option<Result<Response, Fault>> {
         let body = match route {
             Route::Live => Ok(b"{}".to_vec()),
             Route::Ready => self.service().map(|_| b"{}".to_vec()),
             Route::Metrics => Ok(self.metrics_text().into_bytes()),
+            Route::OpenApi => Ok(openapi::document().to_vec()),
             _ => return None,
         };
         Some(body.map(Response::plain))

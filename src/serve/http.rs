@@ -20,6 +20,7 @@ use super::admission::Admitted;
 use super::answer::{Request, Response};
 use super::app::{App, State};
 use super::listener::{Accepted, Listener};
+use super::openapi::METRICS_TYPE;
 use super::route::{Matched, Route, schema_of};
 use super::schema::{Fault, FaultKind, Schema, ignored_header, truncated_header};
 use super::sent::{ReadTimeout, SentBody};
@@ -178,7 +179,7 @@ async fn read(app: &App, mut body: Incoming, admitted: &mut Admitted) -> Result<
         let frame = match timeout(BODY_TIMEOUT, body.frame()).await {
             Err(_) => {
                 let message = "the body did not come within 30 seconds; send it again";
-                return Err(Fault::new(FaultKind::Timeout, message));
+                return Err(Fault::new(FaultKind::SlowBody, message));
             }
             Ok(None) => return Ok(bytes),
             Ok(Some(Err(error))) => {
@@ -206,7 +207,7 @@ fn response_of(
     let Response { reply, ignored } = response;
     let mut answer = HttpResponse::new(SentBody::new(mem::take(&mut reply.body), admitted));
     let is_text = matched.is_some_and(|matched| matched.route == Route::Metrics);
-    let content_type = if is_text { "text/plain; version=0.0.4" } else { "application/json" };
+    let content_type = if is_text { METRICS_TYPE } else { "application/json" };
     let headers = answer.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     let mut add = |name: &'static str, value: String| {
@@ -221,7 +222,7 @@ fn response_of(
     }
     if reply.texts > 0 {
         let milliseconds = |time: Duration| time.as_millis().to_string();
-        add("x-compute-type", "cpu".into());
+        add("x-compute-type", if reply.is_gpu { "gpu" } else { "cpu" }.into());
         add("x-compute-characters", reply.bytes.to_string());
         add("x-compute-tokens", reply.tokens.to_string());
         add("x-compute-time", milliseconds(since.elapsed()));

@@ -46,6 +46,13 @@ pub enum Address {
     Unix(PathBuf),
 }
 
+impl Address {
+    /// Whether the system chooses the port.
+    pub(super) fn is_free_port(&self) -> bool {
+        matches!(self, Address::Tcp(_, 0))
+    }
+}
+
 /// Files of a server's certificate, in PEM.
 #[derive(Debug, Clone)]
 pub struct TlsFiles {

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! * `schema`: requests and answers as bytes, without HTTP and models.
-//! * `models`: what is served. `service`: from a call to the rows of its texts.
-//! * `route`: paths. `answer`: what a route does. `admission`: limits of requests and their memory.
+//! * `models`: what is served, each of a `kind`. `service`: from a call to the rows of its texts.
+//! * `route`: paths, which `openapi` describes. `answer`: what a route does. `admission`: limits of requests and their memory.
 //! * `listener`: sockets and TLS. `http`: connections, on one thread. `app`: what they share. `stop`: signals.
 //! * `sent`: answers on their way to clients, which may not read them.
 //! * `metrics`, `log`: counters of requests, and lines about them.
@@ -17,10 +17,12 @@ mod admission;
 mod answer;
 mod app;
 mod http;
+mod kind;
 mod listener;
 mod log;
 mod metrics;
 mod models;
+mod openapi;
 mod probe;
 mod route;
 pub mod schema;
@@ -127,8 +129,14 @@ pub fn serve(options: &ServeOptions, console: &Console) -> Result<()> {
         ));
     }
     app.ready(Service { models, queue, defaults });
-    console
-        .note(format!("listening on {url} · {described} on {}, {threads} threads", Isa::selected().name()));
+    let listening =
+        format!("listening on {url} · {described} on {}, {threads} threads", Isa::selected().name());
+    if options.address.is_free_port() {
+        // The port is told nowhere else.
+        Console::new(options.verbosity.max(Verbosity::Normal), false).note(listening);
+    } else {
+        console.note(listening);
+    }
     http.join().map_err(thread_panicked)?
 }
 

@@ -5,20 +5,15 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, bail};
 
+use super::kind::{Kind, ServedTask};
 use super::schema::{Fault, FaultKind, shown};
 use super::{ServeOptions, ServedModel};
-use crate::engine::{QueueTask, QueuedTask, RowOptions, TaskInput, Workload};
+use crate::engine::{QueuedTask, RowOptions, TaskInput, Workload};
 use crate::model::modules::Prompts;
-use crate::model::purpose::noun;
-use crate::neighbours::Representation;
-use crate::nn::HeadKind;
 use crate::output::ContentType;
 use crate::sys::console::Console;
 use crate::sys::threads::single_thread_pool;
-use crate::task::{
-    Classifier, Loaded, ModelTask, PromptChoice, ScoreOptions, TextEncoder, load_for_own_task, workload,
-};
-use crate::text::Tokenizer;
+use crate::task::{Loaded, PromptChoice, TextEncoder, load_for_own_task};
 
 /// What a model gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,6 +32,12 @@ pub(super) enum Capability {
     Scores,
     /// Labels of a text.
     Classify,
+    /// Entities of a text.
+    Tag,
+    /// Tokens for the masks of a text.
+    Fill,
+    /// Answers to a question from a text.
+    Answer,
     /// Anything: tokens alone are needed.
     Any,
 }
@@ -50,20 +51,12 @@ impl Capability {
             Capability::Rerank => "a cross-encoder or an embedding model",
             Capability::Scores => "a cross-encoder",
             Capability::Classify => "a text classifier",
+            Capability::Tag => "a token classifier",
+            Capability::Fill => "a masked language model",
+            Capability::Answer => "a question-answering model",
             Capability::Any => "a model",
         }
     }
-}
-
-/// A task by its kind.
-#[derive(Clone)]
-pub(super) enum Kind {
-    /// Vectors, dense or sparse.
-    Vectors(Arc<TextEncoder>),
-    /// Scores of pairs of a query and a document.
-    CrossEncoder(Arc<Classifier>),
-    /// Labels.
-    Classifier(Arc<Classifier>),
 }
 
 /// A loaded model.
@@ -95,7 +88,7 @@ pub(super) struct Facts {
     pub dtype: &'static str,
     /// The pooling, such as `mean`.
     pub pooling: String,
-    /// Dimensions of a vector, or the number of labels.
+    /// Dimensions of a vector, or the number of logits of a text or a token.
     pub dimensions: usize,
     /// Maximum tokens of a text.
     pub max_length: usize,
@@ -113,53 +106,21 @@ impl Model {
         let loaded = load_for_own_task(&served.options, console)?;
         let prompts = loaded.modules.prompts.clone();
         let mut facts = facts(&loaded);
-        let scores = ScoreOptions { on_long: options.vectors.on_long, raw: false };
-        let kind = match loaded.head_kind {
-            Some(HeadKind::SequenceClassification | HeadKind::CausalLm) if loaded.dimensions == 1 => {
-                let prompt = options.vectors.prompt.as_ref();
-                Kind::CrossEncoder(Classifier::cross_encoder(loaded, scores, prompt, false, console)?.into())
-            }
-            Some(HeadKind::SequenceClassification | HeadKind::NextSentence | HeadKind::CausalLm) => {
-                Kind::Classifier(Classifier::new(loaded, scores, 0)?.into())
-            }
-            Some(kind @ (HeadKind::TokenClassification | HeadKind::QuestionAnswering)) => bail!(
-                "{} is a {}, for which there is no route; serve embedding models, sparse encoders, rerankers and classifiers",
-                served.options.source.model,
-                noun(kind)
-            ),
-            Some(HeadKind::MaskedLm | HeadKind::LexicalWeights) | None => {
-                Kind::Vectors(TextEncoder::new(loaded, &options.vectors, console)?.into())
-            }
-        };
-        if let Kind::Vectors(encoder) = &kind {
-            facts.dimensions = encoder.dimensions();
+        let kind = Kind::of(loaded, options, console)?;
+        match &kind {
+            Kind::Vectors(encoder) => facts.dimensions = encoder.dimensions(),
+            Kind::MaskFiller(_) => console.note(format!(
+                "{} is a masked language model by its config.json, and its tokens for masks are served; pass --pooling for vectors",
+                served.options.source.model
+            )),
+            _ => {}
         }
-        let workload = kind.workload(options.max_batch_tokens);
-        let task = kind.queued(&workload, 1.0);
-        let tokens_per_second = single_thread_pool("measure".into())?.install(|| measure(&*task))?;
+        let workload = kind.task().workload(options.max_batch_tokens);
+        let task = kind.task().queued(workload.batch_tokens, 1.0);
+        let mask = kind.mask().unwrap_or_default();
+        let tokens_per_second = single_thread_pool("measure".into())?.install(|| measure(&*task, &mask))?;
         let (name, id) = (served.name.clone(), served.options.source.model.clone());
         Ok(Model { name, id, kind, task, prompts, facts, workload, tokens_per_second })
-    }
-
-    fn has(&self, capability: Capability) -> bool {
-        match (&self.kind, capability) {
-            (_, Capability::Any)
-            | (Kind::CrossEncoder(_), Capability::Rerank | Capability::Scores)
-            | (Kind::Classifier(_), Capability::Classify) => true,
-            (Kind::Vectors(_), Capability::Vectors) => true,
-            (Kind::Vectors(encoder), _) => match (encoder.content(), capability) {
-                (ContentType::Sparse { .. }, Capability::EmbedSparse | Capability::Rerank) => true,
-                (ContentType::Vectors(vectors), Capability::EmbedTokens) => {
-                    vectors.per_token || encoder.gives_tokens()
-                }
-                (ContentType::Vectors(vectors), Capability::Embed) => !vectors.per_token,
-                (ContentType::Vectors(vectors), Capability::Rerank) => {
-                    !vectors.per_token || encoder.representation() == Representation::PerToken
-                }
-                _ => false,
-            },
-            _ => false,
-        }
     }
 
     /// The prompt that a request chooses.
@@ -186,19 +147,21 @@ impl Model {
         }
     }
 
+    /// A task of this model for the queue.
+    pub(super) fn queued(&self, task: Arc<dyn ServedTask>) -> Arc<dyn QueuedTask> {
+        task.queued(self.workload.batch_tokens, self.task.cost())
+    }
+
     /// The type of what its rows hold.
     pub(super) fn content(&self) -> ContentType {
-        match &self.kind {
-            Kind::Vectors(task) => task.content(),
-            Kind::CrossEncoder(task) | Kind::Classifier(task) => task.content(),
-        }
+        self.kind.task().row_content()
     }
 
     /// What gives the vectors of its texts, if it does.
     pub(super) fn encoder(&self) -> Option<Arc<TextEncoder>> {
         match &self.kind {
             Kind::Vectors(encoder) => Some(encoder.clone()),
-            Kind::CrossEncoder(_) | Kind::Classifier(_) => None,
+            _ => None,
         }
     }
 
@@ -216,57 +179,6 @@ impl Model {
 
     fn is_cross_encoder(&self) -> bool {
         matches!(self.kind, Kind::CrossEncoder(_))
-    }
-
-    /// What it is, for a message: "an embedding model".
-    fn noun(&self) -> &'static str {
-        match &self.kind {
-            Kind::Vectors(encoder) => match encoder.content() {
-                ContentType::Sparse { .. } => "a sparse encoder",
-                _ if encoder.representation() == Representation::PerToken => "a multi-vector model",
-                _ => "an embedding model",
-            },
-            Kind::CrossEncoder(_) => "a cross-encoder",
-            Kind::Classifier(_) => "a text classifier",
-        }
-    }
-
-    /// Whether a vector has unit length by the model's own files.
-    fn normalizes(&self) -> bool {
-        match &self.kind {
-            Kind::Vectors(encoder) => match &**encoder {
-                TextEncoder::Dense(embedder) => embedder.is_normalized(),
-                TextEncoder::Sparse(_) => false,
-            },
-            _ => false,
-        }
-    }
-}
-
-impl Kind {
-    /// The tokenizer of texts.
-    pub(super) fn tokenizer(&self) -> &Tokenizer {
-        match self {
-            Kind::Vectors(task) => &task.model().tokenizer,
-            Kind::CrossEncoder(task) | Kind::Classifier(task) => &task.model().tokenizer,
-        }
-    }
-
-    fn workload(&self, batch_tokens: Option<usize>) -> Workload {
-        match self {
-            Kind::Vectors(task) => workload(&**task, batch_tokens),
-            Kind::CrossEncoder(task) | Kind::Classifier(task) => workload(&**task, batch_tokens),
-        }
-    }
-
-    fn queued(&self, workload: &Workload, cost: f64) -> Arc<dyn QueuedTask> {
-        let tokens = workload.batch_tokens;
-        match self {
-            Kind::Vectors(task) => Arc::new(QueueTask::new(task.clone(), tokens, cost)),
-            Kind::CrossEncoder(task) | Kind::Classifier(task) => {
-                Arc::new(QueueTask::new(task.clone(), tokens, cost))
-            }
-        }
     }
 }
 
@@ -287,9 +199,9 @@ fn facts(loaded: &Loaded) -> Facts {
 /// Maximum time of the measurement, which also warms up.
 const WARM_UP_SECONDS: f64 = 0.25;
 
-/// Tokens that this thread, alone, encodes in a second.
-fn measure(task: &dyn QueuedTask) -> Result<f64> {
-    let text = "A lamp burns in the window of the house by the sea. ".repeat(6);
+/// Tokens that this thread, alone, encodes in a second. The text of the measurement has the mask token, which may be empty.
+fn measure(task: &dyn QueuedTask, mask: &str) -> Result<f64> {
+    let text = format!("{mask} {}", "A lamp burns in the window of the house by the sea. ".repeat(6));
     let input = TaskInput { query: Some("lamp"), ..TaskInput::new(&text) };
     let Ok(text) = task.tokenize(&input) else { return Ok(DEFAULT_RATE) };
     let (texts, options) = (vec![text; 2], [RowOptions::default(); 2]);
@@ -327,7 +239,8 @@ impl Models {
         }
         let fastest = all.iter().map(|model| model.tokens_per_second).fold(0.0, f64::max);
         for model in &mut all {
-            model.task = model.kind.queued(&model.workload, fastest / model.tokens_per_second);
+            let cost = fastest / model.tokens_per_second;
+            model.task = model.kind.task().queued(model.workload.batch_tokens, cost);
         }
         Ok(Models { all })
     }
@@ -335,7 +248,7 @@ impl Models {
     /// The model that a request names, or the first with the capability. Reranking is the task of cross-encoders where there are some:
     /// an embedding model reranks only if it is named.
     pub(super) fn select(&self, name: Option<&str>, capability: Capability) -> Result<&Model, Fault> {
-        let able: Vec<&Model> = self.all.iter().filter(|model| model.has(capability)).collect();
+        let able: Vec<&Model> = self.all.iter().filter(|model| model.kind.has(capability)).collect();
         if let Some(named) = able.iter().find(|model| name.is_some_and(|name| model.is_named(name))) {
             return Ok(named);
         }
@@ -345,7 +258,7 @@ impl Models {
         }
         match (&unnamed[..], name) {
             ([], _) => {
-                let all = self.all.iter().map(|model| format!("{} is {}", model.name, model.noun()));
+                let all = self.all.iter().map(|model| format!("{} is {}", model.name, model.kind.noun()));
                 let message = format!(
                     "this route needs {}, but {}; start sconce serve with one more --model",
                     capability.needed(),
@@ -376,7 +289,8 @@ impl Models {
 
     /// The names of models whose dense vectors do not have unit length by their own files.
     pub(super) fn not_normalized(&self) -> impl Iterator<Item = &str> {
-        let models = self.all.iter().filter(|model| model.has(Capability::Embed) && !model.normalizes());
+        let models =
+            self.all.iter().filter(|model| model.kind.has(Capability::Embed) && !model.kind.normalizes());
         models.map(|model| &*model.name)
     }
 
@@ -386,7 +300,7 @@ impl Models {
             let Facts { dimensions, max_length, dtype, .. } = &model.facts;
             let what = match &model.kind {
                 Kind::Vectors(_) => format!("{dimensions} dimensions · "),
-                Kind::Classifier(_) => format!("{dimensions} labels · "),
+                Kind::Classifier(_) | Kind::Tagger(_) => format!("{dimensions} labels · "),
                 _ => String::new(),
             };
             format!("{} · {what}{max_length} tokens · {dtype}", model.name)

@@ -33,6 +33,7 @@ pub(super) enum Route {
     Ready,
     Live,
     Metrics,
+    OpenApi,
 }
 
 const GET: &Method = &Method::GET;
@@ -64,15 +65,23 @@ const ROUTES: &[(&str, Route, &Method, Schema)] = &[
     ("/tasks/embed", Route::Task(TaskRoute::Embed), POST, Schema::Plain),
     ("/tasks/rerank", Route::Task(TaskRoute::Rerank), POST, Schema::Plain),
     ("/tasks/classify", Route::Task(TaskRoute::Classify), POST, Schema::Plain),
+    ("/tasks/tag", Route::Task(TaskRoute::Tag), POST, Schema::Plain),
+    ("/tasks/fill", Route::Task(TaskRoute::Fill), POST, Schema::Plain),
+    ("/tasks/answer", Route::Task(TaskRoute::Answer), POST, Schema::Plain),
     ("/health", Route::Ready, GET, Schema::Plain),
     ("/health/ready", Route::Ready, GET, Schema::Plain),
     ("/ping", Route::Ready, GET, Schema::Plain),
     ("/health/live", Route::Live, GET, Schema::Plain),
     ("/metrics", Route::Metrics, GET, Schema::Plain),
+    ("/openapi.json", Route::OpenApi, GET, Schema::Plain),
 ];
 
 /// What precedes the id of a model.
 const MODEL: &str = "/v1/models/";
+
+/// The route of a model, whose path begins so.
+const MODEL_ROUTE: Matched =
+    Matched { route: Route::OpenAiModel, method: GET, schema: Schema::OpenAi, path: MODEL };
 
 /// A path that there is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,15 +101,9 @@ impl Matched {
             Some(path) => path,
         };
         if path.len() > MODEL.len() && path.starts_with(MODEL) {
-            return Some(Matched {
-                route: Route::OpenAiModel,
-                method: GET,
-                schema: Schema::OpenAi,
-                path: MODEL,
-            });
+            return Some(MODEL_ROUTE);
         }
-        let known = ROUTES.iter().find(|(known, ..)| *known == path);
-        known.map(|&(path, route, method, schema)| Matched { route, method, schema, path })
+        all().find(|known| known.path == path && known.route != Route::OpenAiModel)
     }
 
     /// The name of the model in the path, which may be percent-encoded: OpenAI's clients send the slash of a hub id as `%2F`.
@@ -112,6 +115,11 @@ impl Matched {
     /// The value of the header `Allow`.
     pub(super) fn allowed(&self) -> &'static str {
         if self.method == GET { "GET, HEAD" } else { "POST" }
+    }
+
+    /// Whether the route has an answer whatever the state of the models, without a place in the queue.
+    pub(super) fn is_page(&self) -> bool {
+        matches!(self.route, Route::Ready | Route::Live | Route::Metrics | Route::OpenApi)
     }
 
     /// Whether the route takes texts, which need a model and memory.
@@ -135,9 +143,15 @@ pub(super) fn schema_of(path: &str) -> Schema {
     }
 }
 
+/// All routes.
+pub(super) fn all() -> impl Iterator<Item = Matched> {
+    let routes = ROUTES.iter().map(|&(path, route, method, schema)| Matched { route, method, schema, path });
+    routes.chain([MODEL_ROUTE])
+}
+
 /// The paths of all routes, for metrics.
 pub(super) fn paths() -> impl Iterator<Item = &'static str> {
-    ROUTES.iter().map(|(path, ..)| *path).chain([MODEL])
+    all().map(|matched| matched.path)
 }
 
 #[cfg(test)]

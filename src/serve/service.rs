@@ -9,7 +9,8 @@ use std::time::Duration;
 use anyhow::Error;
 use tokio::sync::oneshot;
 
-use super::models::{Capability, Kind, Model, Models};
+use super::kind::Kind;
+use super::models::{Capability, Model, Models};
 use super::schema::tasks::{TaskCall, TaskRoute, TaskRouteOptions};
 use super::schema::{
     Embed, Fault, FaultKind, OneOrMany, Predict, Rerank, SentenceSimilarity, TextAndPair, TextOptions,
@@ -45,6 +46,10 @@ pub(super) struct Job<'a> {
     /// The model that encodes them.
     pub model: &'a Model,
     call: Call,
+    /// Bytes of what a row holds, or of what it holds for one token or mask.
+    row_bytes: usize,
+    /// Tokens that the windows of a text over the limit share. `None`: it has one window, whose other tokens are truncated.
+    stride: Option<usize>,
     /// What messages call the texts.
     names: Names,
     /// Names of ignored fields of the request.
@@ -55,36 +60,79 @@ pub(super) struct Job<'a> {
 const BYTES_PER_ELEMENT: usize = 4 + 13;
 
 impl Job<'_> {
-    /// An estimate of the memory in which long texts are split into sequences, in bytes. Other texts are tokenized in pieces.
+    /// An estimate of the memory in which whole texts are tokenized, in bytes. Other texts are tokenized in pieces.
     pub(super) fn tokenizer_bytes(&self) -> u64 {
-        let split = self.call.inputs.iter().filter(|input| input.on_long == Some(OnLong::Mean));
-        (split.map(OwnedInput::bytes).max().unwrap_or(0) * TOKENIZER_BYTES_PER_TEXT_BYTE) as u64
+        let is_aligned = matches!(self.model.kind, Kind::Tagger(_) | Kind::Answerer(_));
+        let is_whole = |input: &&OwnedInput| is_aligned || input.on_long == Some(OnLong::Mean);
+        let whole = self.call.inputs.iter().filter(is_whole);
+        (whole.map(OwnedInput::bytes).max().unwrap_or(0) * TOKENIZER_BYTES_PER_TEXT_BYTE) as u64
     }
 
-    /// An estimate of the memory of the answer, in bytes. Texts whose rows grow with their tokens have one for each four bytes.
+    /// An estimate of the memory of the answer, in bytes.
     pub(super) fn answer_bytes(&self) -> u64 {
-        let Model { facts, workload, .. } = self.model;
-        let (mut rows, mut row_bytes) = (self.call.inputs.len(), workload.vector_bytes);
-        if self.call.inputs.iter().any(|input| input.per_token) {
-            let tokens =
-                self.call.inputs.iter().map(|input| (input.bytes() / 4 + 2).min(workload.max_length));
-            (rows, row_bytes) = (tokens.sum(), size_of::<f32>() * facts.hidden_size);
-        }
-        (rows * row_bytes / size_of::<f32>() * BYTES_PER_ELEMENT) as u64
+        let Model { facts, workload, kind, .. } = self.model;
+        let is_per_token = self.call.inputs.iter().any(|input| input.per_token);
+        let row_bytes = if is_per_token { size_of::<f32>() * facts.hidden_size } else { self.row_bytes };
+        let max_length = workload.max_length;
+        let mask = kind.mask().unwrap_or_default();
+        let parts = |input: &OwnedInput| match kind {
+            Kind::Tagger(_) => {
+                (self.windows(input) - 1).saturating_mul(max_length) + tokens(input).min(max_length)
+            }
+            Kind::MaskFiller(_) => occurrences(input, &mask).min(max_length),
+            Kind::Answerer(_) => self.windows(input),
+            _ if is_per_token || workload.is_per_token => tokens(input).min(max_length),
+            _ => 1,
+        };
+        let parts = self.call.inputs.iter().map(parts).fold(0, usize::saturating_add);
+        let bytes = match kind {
+            // What a row holds, and about the same as text.
+            Kind::Tagger(_) | Kind::MaskFiller(_) | Kind::Answerer(_) => row_bytes.saturating_mul(2),
+            _ => row_bytes / size_of::<f32>() * BYTES_PER_ELEMENT,
+        };
+        parts.saturating_mul(bytes) as u64
+    }
+
+    /// An estimate of the number of windows of a text, with two bytes for each token of its question.
+    fn windows(&self, input: &OwnedInput) -> usize {
+        let Some(stride) = self.stride else { return 1 };
+        let question = input.query.as_ref().map_or(0, |question| question.len() / 2);
+        let shared = stride.saturating_add(question + MAX_SPECIAL_TOKENS);
+        tokens(input) / self.model.workload.max_length.saturating_sub(shared).max(1) + 1
     }
 }
 
-/// What messages call the texts of a job.
+/// Special tokens around a question and a text.
+const MAX_SPECIAL_TOKENS: usize = 4;
+
+/// An estimate of the tokens of a text, with four bytes for each.
+fn tokens(input: &OwnedInput) -> usize {
+    input.bytes() / 4 + 2
+}
+
+/// What messages call the texts and the options of a job.
 #[derive(Debug, Clone)]
 struct Names {
     field: OneOrMany<()>,
     /// The name of the first text, which is not in the field.
     first: Option<&'static str>,
+    /// Whether options are those of a command, in a field of their own.
+    has_options: bool,
 }
 
 impl Names {
     fn of<T>(values: &OneOrMany<T>, first: Option<&'static str>) -> Self {
-        Names { field: values.without_values(), first }
+        Names { field: values.without_values(), first, has_options: false }
+    }
+
+    /// The field of an option of rows.
+    fn option(&self, option: &str) -> String {
+        match (option, self.has_options) {
+            ("raw", false) => "raw_scores".into(),
+            ("dtype", true) => "options.output_dtype".into(),
+            (option, true) => format!("options.{option}"),
+            (option, false) => option.into(),
+        }
     }
 
     fn name(&self, index: usize) -> String {
@@ -114,6 +162,8 @@ pub(super) struct Reply {
     pub bytes: usize,
     /// The texts that were truncated.
     pub truncated: Vec<Truncated>,
+    /// Whether a GPU encoded them.
+    pub is_gpu: bool,
     pub times: CallTimes,
 }
 
@@ -231,6 +281,12 @@ impl Texts {
     }
 }
 
+/// How often a text and its pair have this string.
+fn occurrences(input: &OwnedInput, of: &str) -> usize {
+    let texts = [Some(&input.text), input.pair.as_ref()];
+    texts.into_iter().flatten().map(|text| text.matches(of).count()).sum()
+}
+
 fn dense(content: &Content) -> Option<&[f32]> {
     match content {
         Content::Vector(stored) => match &stored.values {
@@ -279,7 +335,7 @@ impl Service {
                 let names = Names::of(&rerank.documents, Some("query"));
                 self.job(model, inputs, RowOptions::default(), names, ignored)
             }
-            Kind::CrossEncoder(_) | Kind::Classifier(_) => {
+            _ => {
                 let mut inputs = self.inputs(model, documents, &rerank.options)?;
                 let query: Arc<str> = rerank.query.as_str().into();
                 inputs.iter_mut().for_each(|input| input.query = Some(query.clone()));
@@ -313,21 +369,35 @@ impl Service {
             TaskRoute::Embed => Capability::Vectors,
             TaskRoute::Rerank => Capability::Scores,
             TaskRoute::Classify => Capability::Classify,
+            TaskRoute::Tag => Capability::Tag,
+            TaskRoute::Fill => Capability::Fill,
+            TaskRoute::Answer => Capability::Answer,
         };
         let model = self.models.select(call.model.as_deref(), capability)?;
-        let TaskRouteOptions { text, normalize, dimensions, output_dtype, raw, .. } = call.options;
+        let mut task_options = call.options;
+        let task = model.kind.task_with(&mut task_options)?;
+        let TaskRouteOptions { text, normalize, dimensions, output_dtype, raw, stride, .. } = task_options;
         let options = RowOptions { dimensions, normalize, dtype: output_dtype, raw };
-        let names = Names::of(&call.texts, None);
+        let names = Names { has_options: true, ..Names::of(&call.texts, None) };
         let query: Option<Arc<str>> = call.query.map(Into::into);
         let mut inputs = self.inputs(model, call.texts.values, &text)?;
         for input in &mut inputs {
-            input.query = match input.pair.take_if(|_| route == TaskRoute::Rerank) {
-                // The first text of a pair is its query.
+            input.query = match input.pair.take_if(|_| route.has_query()) {
+                // The first text of a pair is its query or question.
                 Some(document) => Some(mem::replace(&mut input.text, document).into()),
                 None => query.clone(),
             };
         }
-        self.job(model, inputs, options, names, call.ignored)
+        let mut job = self.job(model, inputs, options, names, call.ignored)?;
+        job.stride = match &model.kind {
+            Kind::Answerer(answerer) => stride.or(Some(answerer.stride())),
+            _ => stride,
+        };
+        if let Some(task) = task {
+            job.row_bytes = task.row_bytes();
+            job.call.task = model.queued(task);
+        }
+        Ok(job)
     }
 
     /// Texts with the choices of a request.
@@ -359,9 +429,12 @@ impl Service {
         ignored: Vec<String>,
     ) -> Result<Job<'a>, Fault> {
         model.task.check(&options).map_err(|error| {
-            Fault::of(FaultKind::Invalid, error.option, format!("{} {}", error.option, error.reason))
+            let option = names.option(error.option);
+            Fault::of(FaultKind::Invalid, option.clone(), format!("{option} {}", error.reason))
         })?;
-        Ok(Job { model, call: Call { task: model.task.clone(), inputs, options }, names, ignored })
+        let call = Call { task: model.task.clone(), inputs, options };
+        let row_bytes = model.workload.vector_bytes;
+        Ok(Job { model, call, row_bytes, stride: None, names, ignored })
     }
 
     /// Refuses texts that would wait longer than requests may take.
@@ -383,9 +456,10 @@ impl Service {
         let (send, receive) = oneshot::channel();
         let names = job.names;
         let bytes = job.call.inputs.iter().map(OwnedInput::bytes).sum();
+        let is_gpu = job.model.workload.is_gpu;
         let ticket = self.queue.submit(job.call, move |answer| {
             let reply = match answer {
-                Ok(answered) => reply(answered, &names, bytes, body),
+                Ok(answered) => reply(answered, &names, bytes, body).map(|reply| Reply { is_gpu, ..reply }),
                 Err(error) => Err(fault(&error, &names)),
             };
             let _ = send.send(reply);
@@ -431,7 +505,7 @@ fn reply(
     let texts = Texts { texts, offset: usize::from(names.first.is_some()) };
     let body = body(&texts)?;
     let (tokens, truncated) = (texts.tokens(), texts.truncated());
-    Ok(Reply { body, tokens, texts: texts.texts.len(), bytes, truncated, times })
+    Ok(Reply { body, tokens, texts: texts.texts.len(), bytes, truncated, is_gpu: false, times })
 }
 
 /// The fault of a call without an answer.

@@ -1,6 +1,8 @@
 //! Extractive question answering: the parts of a text that answer a question. Tokenize in windows, encode, apply the head to each
 //! token, choose spans.
 
+use std::sync::Arc;
+
 use anyhow::{Result, bail};
 
 use super::answers::{Candidates, candidates, merge};
@@ -30,6 +32,12 @@ pub struct AnswerOptions {
     pub stride: Option<usize>,
 }
 
+impl Default for AnswerOptions {
+    fn default() -> Self {
+        AnswerOptions { question: None, top_k: 1, raw: false, max_answer_length: 15, stride: None }
+    }
+}
+
 /// The default stride for long windows, as in the pipeline of `transformers`.
 const MAX_DEFAULT_STRIDE: usize = 128;
 
@@ -38,8 +46,8 @@ const BYTES_PER_TOKEN: usize = 8;
 
 /// A model with a question-answering head.
 pub struct Answerer {
-    model: TextModel,
-    head: TokenHead,
+    model: Arc<TextModel>,
+    head: Arc<TokenHead>,
     options: AnswerOptions,
     stride: usize,
 }
@@ -50,9 +58,24 @@ impl Answerer {
         let Loaded { tokenizer, encoders, head: Some(TaskHead::QuestionAnswering(head)), .. } = loaded else {
             bail!("the model was loaded without its head; please report this as a bug")
         };
-        let stride = options.stride.unwrap_or((tokenizer.max_length() / 2).min(MAX_DEFAULT_STRIDE));
         let model = TextModel { tokenizer, encoders, on_long: OnLong::Truncate };
-        Ok(Answerer { model, head, options, stride })
+        Ok(Self::of(model.into(), head.into(), options))
+    }
+
+    fn of(model: Arc<TextModel>, head: Arc<TokenHead>, options: AnswerOptions) -> Self {
+        let default = || (model.tokenizer.max_length() / 2).min(MAX_DEFAULT_STRIDE);
+        let stride = options.stride.unwrap_or_else(default);
+        Answerer { model, head, options, stride }
+    }
+
+    /// The same model with these options.
+    pub fn with(&self, options: AnswerOptions) -> Self {
+        Self::of(self.model.clone(), self.head.clone(), options)
+    }
+
+    /// How questions are answered.
+    pub fn options(&self) -> &AnswerOptions {
+        &self.options
     }
 
     /// Tokens that windows of a long text share.
@@ -135,8 +158,10 @@ impl ModelTask for Answerer {
     }
 
     fn vector_bytes(&self) -> usize {
-        let text = self.options.max_answer_length.min(self.model.tokenizer.max_length()) * BYTES_PER_TOKEN;
-        let spans = self.model.tokenizer.max_length() * size_of::<Option<TokenSpan>>();
-        spans + self.options.top_k.min(1 << 10) * (size_of::<Answer>() + text)
+        let max_length = self.model.tokenizer.max_length();
+        let answer_length = self.options.max_answer_length.min(max_length);
+        let answers = self.options.top_k.min(max_length.saturating_mul(answer_length));
+        let spans = max_length * size_of::<Option<TokenSpan>>();
+        spans + answers * (size_of::<Answer>() + answer_length * BYTES_PER_TOKEN)
     }
 }

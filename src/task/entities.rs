@@ -7,11 +7,12 @@ use crate::named::names;
 use crate::text::TokenSpan;
 
 /// How tokens are joined to entities, by the names of `transformers`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Aggregation {
     /// They are not: each token is an entity.
     None,
     /// Consecutive tokens with the same label, after the prefixes `B-` and `I-`, are an entity.
+    #[default]
     Simple,
     /// Words have the label of their first token, and are joined.
     First,

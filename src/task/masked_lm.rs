@@ -1,6 +1,8 @@
 //! Masked language modelling: the tokens that a model expects in the place of the masks of a text. Tokenize, encode, apply the head to
 //! the masks.
 
+use std::sync::Arc;
+
 use anyhow::{Result, bail};
 
 use super::classification::ScoreOptions;
@@ -18,16 +20,21 @@ type BestTokens = Vec<(u32, f32)>;
 
 /// A masked language model, whose rows have the best tokens for each mask of a text.
 pub struct MaskFiller {
-    model: TextModel,
-    head: MaskedLmHead,
+    model: Arc<TextModel>,
+    head: Arc<MaskedLmHead>,
     function: ScoreFunction,
     /// The vocabulary id of the mask token.
     mask: u32,
+    /// Tokens of the vocabulary that the head scores.
+    vocab_size: usize,
     /// Maximum number of tokens per mask.
     top_k: usize,
 }
 
 impl MaskFiller {
+    /// The default of the maximum number of tokens per mask.
+    pub const TOP_K: usize = 5;
+
     /// A masked language model, whose rows have the best `top_k` tokens per mask, or the whole vocabulary for 0.
     pub fn new(loaded: Loaded, options: ScoreOptions, top_k: usize) -> Result<Self> {
         let Loaded { tokenizer, encoders, head: Some(TaskHead::MaskedLm(head)), dimensions, .. } = loaded
@@ -41,13 +48,31 @@ impl MaskFiller {
                 loaded.tokenizer_file.display()
             )
         };
-        Ok(MaskFiller {
-            model: TextModel { tokenizer, encoders, on_long: options.on_long },
-            head,
-            function: if options.raw { ScoreFunction::LOGITS } else { ScoreFunction::Softmax },
-            mask,
-            top_k: if top_k == 0 { dimensions } else { top_k.min(dimensions) },
-        })
+        let model = TextModel { tokenizer, encoders, on_long: options.on_long };
+        Ok(Self::of(model.into(), head.into(), mask, dimensions, options.raw, top_k))
+    }
+
+    fn of(
+        model: Arc<TextModel>,
+        head: Arc<MaskedLmHead>,
+        mask: u32,
+        vocab_size: usize,
+        raw: bool,
+        top_k: usize,
+    ) -> Self {
+        let function = if raw { ScoreFunction::LOGITS } else { ScoreFunction::Softmax };
+        let top_k = if top_k == 0 { vocab_size } else { top_k.min(vocab_size) };
+        MaskFiller { model, head, function, mask, vocab_size, top_k }
+    }
+
+    /// The same model, whose rows have the best `top_k` tokens per mask, or the whole vocabulary for 0. `raw`: scores are logits.
+    pub fn with(&self, raw: bool, top_k: usize) -> Self {
+        Self::of(self.model.clone(), self.head.clone(), self.mask, self.vocab_size, raw, top_k)
+    }
+
+    /// The mask token.
+    pub fn mask(&self) -> String {
+        self.model.tokenizer.token(self.mask).unwrap_or_default()
     }
 
     /// The function from logits to scores.
@@ -82,8 +107,7 @@ impl Task for MaskFiller {
     fn tokenize(&self, input: &TaskInput) -> Result<TokenizedText, TokenizeError> {
         let tokenized = self.model.tokenize(input.text, input.pair, input)?;
         if self.count_masks(&tokenized) == 0 {
-            let tokenizer = &self.model.tokenizer;
-            let mask = tokenizer.token(self.mask).unwrap_or_default();
+            let (tokenizer, mask) = (&self.model.tokenizer, self.mask());
             return Err(TokenizeError::Failed(match tokenized.truncated_tokens() {
                 0 => format!("has no mask; write {mask} in place of a word"),
                 _ => format!("has no mask {mask} within the limit of {} tokens", tokenizer.max_length()),

@@ -1,5 +1,7 @@
 //! Token classification: the entities of a text. Tokenize, encode, apply the head to each token, join tokens.
 
+use std::sync::Arc;
+
 use anyhow::{Result, bail};
 
 use super::entities::{Aggregation, Labelled, entities, merge};
@@ -30,9 +32,9 @@ pub struct TagOptions {
 
 /// A model with a token-classification head.
 pub struct Tagger {
-    model: TextModel,
-    head: TokenHead,
-    labels: Vec<String>,
+    model: Arc<TextModel>,
+    head: Arc<TokenHead>,
+    labels: Arc<[String]>,
     options: TagOptions,
 }
 
@@ -47,15 +49,36 @@ impl Tagger {
         else {
             bail!("the model was loaded without its head; please report this as a bug")
         };
-        let room = tokenizer.max_length() - tokenizer.num_special_tokens(false);
+        let model = TextModel { tokenizer, encoders, on_long: options.on_long };
+        let tagger = Tagger { model: model.into(), head: head.into(), labels: labels.into(), options };
+        let room = tagger.window_room();
         if let Some(stride) = options.stride.filter(|stride| *stride >= room) {
             bail!(UsageError(format!(
                 "--stride {stride}: windows have {room} tokens beside special tokens; pass a smaller --stride, or a larger \
                  --max-length"
             )));
         }
-        let model = TextModel { tokenizer, encoders, on_long: options.on_long };
-        Ok(Tagger { model, head, labels, options })
+        Ok(tagger)
+    }
+
+    /// The same model with these options, whose stride is less than [`Tagger::window_room`].
+    pub fn with(&self, options: TagOptions) -> Self {
+        Tagger { model: self.model.clone(), head: self.head.clone(), labels: self.labels.clone(), options }
+    }
+
+    /// How texts are tagged.
+    pub fn options(&self) -> &TagOptions {
+        &self.options
+    }
+
+    /// The names of the logits of a token, in their order.
+    pub fn labels(&self) -> &[String] {
+        &self.labels
+    }
+
+    /// Tokens of a text that a window has room for, beside special tokens.
+    pub fn window_room(&self) -> usize {
+        self.model.tokenizer.max_length() - self.model.tokenizer.num_special_tokens(false)
     }
 
     /// What scores are: the function of the logits of a token.

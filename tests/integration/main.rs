@@ -54,6 +54,7 @@ mod search;
 mod serve;
 mod serve_errors;
 mod serve_faults;
+mod serve_tasks;
 mod shards;
 mod similarity;
 mod spans;

@@ -10,8 +10,8 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde_json::{Value, json};
 
-use crate::support::serving::Server;
-use crate::support::{embedding, fixture, model_command, numbers, rows, states};
+use crate::support::serving::{Server, rows_of_records};
+use crate::support::{embedding, fixture, numbers, states};
 
 /// A model that normalizes its vectors and truncates after 24 tokens.
 const DENSE: &str = "bert-tiny";
@@ -44,12 +44,8 @@ fn texts() -> Vec<String> {
 
 /// The rows of a command over texts.
 fn command_rows(command: &str, model: &str, texts: &[String], args: &[&str]) -> Vec<Value> {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("in.jsonl");
-    let lines: Vec<String> = texts.iter().map(|text| json!({ "text": text }).to_string()).collect();
-    fs::write(&path, lines.join("\n")).unwrap();
-    let args = [&["-i", path.to_str().unwrap(), "--on-long", "truncate"], args].concat();
-    rows(&model_command(command, &fixture(model), &args).output().unwrap())
+    let records: Vec<Value> = texts.iter().map(|text| json!({ "text": text })).collect();
+    rows_of_records(command, model, &records, &[&["--on-long", "truncate"], args].concat())
 }
 
 fn embedded(model: &str, texts: &[String], args: &[&str]) -> Vec<Vec<f32>> {

@@ -52,12 +52,31 @@ fn routes() -> Vec<(&'static str, &'static str, Schema, Value)> {
         ("POST", "/tasks/embed", Plain, json!({ "texts": "a" })),
         ("POST", "/tasks/rerank", Plain, json!({ "texts": "a", "query": "b" })),
         ("POST", "/tasks/classify", Plain, json!({ "texts": "a" })),
+        ("POST", "/tasks/tag", Plain, json!({ "texts": "a" })),
+        ("POST", "/tasks/fill", Plain, json!({ "texts": "a" })),
+        ("POST", "/tasks/answer", Plain, json!({ "texts": "a", "question": "b" })),
         ("GET", "/metrics", Plain, Value::Null),
+        ("GET", "/openapi.json", Plain, Value::Null),
     ]
 }
 
 /// Routes that answer without a key.
 const OPEN: [&str; 5] = ["/info", "/health", "/health/ready", "/ping", "/health/live"];
+
+#[test]
+fn the_document_has_all_routes() {
+    let document = Server::shared(&[DENSE], &[]).get("/openapi.json").ok();
+    assert_eq!(document["info"]["version"], env!("CARGO_PKG_VERSION"));
+    let described: BTreeSet<(String, String)> = (document["paths"].as_object().unwrap().iter())
+        .flat_map(|(path, methods)| {
+            methods.as_object().unwrap().keys().map(|method| (method.to_uppercase(), path.clone()))
+        })
+        .collect();
+    let open = OPEN.iter().map(|path| ("GET", *path));
+    let expected = routes().into_iter().map(|(method, path, ..)| (method, path)).chain(open);
+    let expected = expected.map(|(method, path)| (method.into(), path.replace("/any", "/{id}")));
+    assert_eq!(described, expected.collect());
+}
 
 /// The message of an error, after a check of its status and its body.
 #[track_caller]
@@ -316,12 +335,18 @@ fn fields_that_cannot_be_used_are_named() {
         ),
         ("/tokenize", json!({ "inputs": 1 }), 422, "inputs is a number"),
         ("/decode", json!({ "ids": ["a"] }), 422, "ids[0]"),
+        (
+            "/tasks/embed",
+            json!({ "texts": "a", "options": { "dimensions": 37 } }),
+            400,
+            "options.dimensions 37 exceeds the 36",
+        ),
         ("/embed_sparse", json!({ "inputs": "a" }), 404, "a sparse encoder"),
         ("/predict", json!({ "inputs": "a" }), 404, "a text classifier"),
     ] {
         let schema = match path {
             "/v1/embeddings" => Schema::OpenAi,
-            "/api/embed" => Schema::Plain,
+            "/api/embed" | "/tasks/embed" => Schema::Plain,
             path if path.ends_with("/rerank") && path != "/rerank" => Schema::Cohere,
             _ => Schema::Tei,
         };
@@ -428,7 +453,6 @@ fn requests_name_their_model() {
     let twice = serve(&["a=bert-tiny", "a=roberta"], &[]).output().unwrap();
     assert_fails(&twice, 2, &["--model a", "twice"]);
     assert_fails(&serve(&["=bert-tiny"], &[]).output().unwrap(), 2, &["the name is empty", "NAME=MODEL"]);
-    assert_fails(&serve(&["token-heads/ner-word-piece"], &[]).output().unwrap(), 1, &["no route"]);
 }
 
 /// The samples of a page of Prometheus text by series, after a check of the format.
@@ -577,6 +601,8 @@ fn info_has_the_fields_of_text_embeddings_inference() {
     assert_eq!(labels["model_type"]["classifier"]["id2label"].as_object().unwrap().len(), 3);
     let reranker = Server::shared(&[CROSS_ENCODER], &[]).get("/info").ok();
     assert!(reranker["model_type"]["reranker"].is_object(), "{reranker}");
+    let tagger = Server::shared(&["token-heads/ner-word-piece"], &[]).get("/info").ok();
+    assert_eq!(tagger["model_type"]["tagger"]["id2label"]["1"], "B-PER");
 }
 
 #[test]

@@ -255,6 +255,14 @@ fn a_unix_socket_is_a_file_of_its_own() {
 }
 
 #[test]
+fn a_quiet_server_prints_the_free_port_alone() {
+    let server = Server::start(&[DENSE], &["--quiet"]);
+    assert_eq!(server.get("/health").status, 200);
+    let log = server.stop();
+    assert_eq!((log.lines().count(), log.contains("listening on http://127.0.0.1:")), (1, true), "{log}");
+}
+
+#[test]
 fn a_probe_tells_whether_a_server_is_ready() {
     let server = Server::start(&[DENSE], &[]);
     let port = server.address.port().to_string();

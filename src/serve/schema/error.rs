@@ -52,6 +52,8 @@ pub enum FaultKind {
     Text,
     /// A text is over the model's limit and was not to be truncated.
     TooLong,
+    /// The body did not come in time.
+    SlowBody,
     /// The server failed.
     Internal,
     /// The answer took longer than the limit.
@@ -70,6 +72,37 @@ struct Wording {
 }
 
 impl FaultKind {
+    /// The HTTP status. text-embeddings-inference answers 422 to values that cannot be used, the others 400.
+    pub fn status(self, schema: Schema) -> u16 {
+        match (self, schema) {
+            (FaultKind::Invalid | FaultKind::Text, Schema::Tei) => 422,
+            _ => self.wording().status,
+        }
+    }
+
+    /// What is wrong, in a few words.
+    pub fn reason(self) -> &'static str {
+        match self {
+            FaultKind::Unauthorized => "the key is missing or unknown",
+            FaultKind::NotFound => "there is no such route",
+            FaultKind::Method => "the route has another method",
+            FaultKind::Origin => "the request comes from a page of another origin",
+            FaultKind::NotReady => "models are being loaded, or the server stops",
+            FaultKind::BodyTooLarge => "the body or its answer is over the limit",
+            FaultKind::MediaType => "the body is not JSON by its type",
+            FaultKind::Overloaded => "too many requests wait, or their memory is in use",
+            FaultKind::MalformedJson => "the body is not a JSON object",
+            FaultKind::Model => "no model has the name, or none can do what the route needs",
+            FaultKind::Empty => "a list is empty",
+            FaultKind::Invalid => "a field is missing, or has a value that cannot be used",
+            FaultKind::Text => "a text cannot be encoded",
+            FaultKind::TooLong => "a text is over the model's limit and was not to be truncated",
+            FaultKind::SlowBody => "the body did not come in time",
+            FaultKind::Internal => "the server failed",
+            FaultKind::Timeout => "the answer took longer than the limit",
+        }
+    }
+
     fn wording(self) -> Wording {
         let wording = |status, tei, openai, code| Wording { status, tei, openai, code };
         let client = |status, tei, code| wording(status, tei, "invalid_request_error", code);
@@ -88,6 +121,7 @@ impl FaultKind {
             FaultKind::Invalid => client(400, "Validation", "invalid_value"),
             FaultKind::Text => client(400, "Tokenizer", "invalid_value"),
             FaultKind::TooLong => client(413, "Validation", "context_length_exceeded"),
+            FaultKind::SlowBody => client(408, "Validation", "request_timeout"),
             FaultKind::Internal => wording(500, "Backend", "server_error", "internal_error"),
             FaultKind::Timeout => wording(504, "Backend", "server_error", "timeout"),
         }
@@ -151,12 +185,9 @@ impl Fault {
         Fault::of(FaultKind::Invalid, param, message)
     }
 
-    /// The HTTP status. text-embeddings-inference answers 422 to values that cannot be used, the others 400.
+    /// The HTTP status.
     pub fn status(&self, schema: Schema) -> u16 {
-        match (self.kind, schema) {
-            (FaultKind::Invalid | FaultKind::Text, Schema::Tei) => 422,
-            _ => self.kind.wording().status,
-        }
+        self.kind.status(schema)
     }
 
     /// The body, as JSON.
@@ -203,6 +234,7 @@ mod tests {
             (FaultKind::Invalid, 422, 400),
             (FaultKind::Text, 422, 400),
             (FaultKind::TooLong, 413, 413),
+            (FaultKind::SlowBody, 408, 408),
             (FaultKind::Internal, 500, 500),
             (FaultKind::Timeout, 504, 504),
         ] {

@@ -1,4 +1,4 @@
-//! `/tasks/{embed,rerank,classify}`: the commands over texts. A request has `texts` or `pairs`, what they are read for, and
+//! `/tasks/{embed,rerank,classify,tag,fill,answer}`: the commands over texts. A request has `texts` or `pairs`, what they are read for, and
 //! `options` with the names and values of the command line; its answer has the rows of the command's jsonl.
 
 use super::calls::{OneOrMany, TextAndPair, TextOptions};
@@ -6,7 +6,7 @@ use super::error::Fault;
 use super::fields::RequestFields;
 use super::values;
 use crate::output::OutputDtype;
-use crate::task::PromptChoice;
+use crate::task::{Aggregation, PromptChoice};
 use crate::text::OnLong;
 
 /// What becomes of the texts.
@@ -18,14 +18,36 @@ pub enum TaskRoute {
     Rerank,
     /// `sconce classify`.
     Classify,
+    /// `sconce tag`.
+    Tag,
+    /// `sconce fill`.
+    Fill,
+    /// `sconce answer`: of `texts` for the `question`, or of `pairs` of a question and a text.
+    Answer,
+}
+
+impl TaskRoute {
+    /// The field with what all texts are read for.
+    fn query(self) -> Option<&'static str> {
+        match self {
+            TaskRoute::Rerank => Some("query"),
+            TaskRoute::Answer => Some("question"),
+            TaskRoute::Embed | TaskRoute::Classify | TaskRoute::Tag | TaskRoute::Fill => None,
+        }
+    }
+
+    /// Whether the first text of a pair is what the second is read for.
+    pub fn has_query(self) -> bool {
+        self.query().is_some()
+    }
 }
 
 /// A call of a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskCall {
-    /// The texts or pairs. In `rerank` the first text of a pair is the query.
+    /// The texts or pairs. In `rerank` and `answer` the first text of a pair is the query or the question.
     pub texts: OneOrMany<TextAndPair>,
-    /// The query of all texts; `None` if they are pairs, and in other tasks.
+    /// The query or the question of all texts; `None` if they are pairs, and in other tasks.
     pub query: Option<String>,
     /// The model.
     pub model: Option<String>,
@@ -46,20 +68,23 @@ pub struct TaskRouteOptions {
     pub dimensions: Option<usize>,
     /// The element type of vectors.
     pub output_dtype: Option<OutputDtype>,
-    /// The number of best rows or labels; 0: all.
+    /// The number of best rows, labels, tokens or answers; 0: all.
     pub top_k: Option<usize>,
     /// Whether scores are logits.
     pub raw: Option<bool>,
+    /// How tokens are joined to entities.
+    pub aggregation: Option<Aggregation>,
+    /// Tokens that the windows of a long text share.
+    pub stride: Option<usize>,
+    /// Maximum tokens of an answer.
+    pub max_answer_length: Option<usize>,
 }
 
 /// The call of `/tasks/{route}`.
 pub fn task(body: &[u8], route: TaskRoute, max_texts: usize) -> Result<TaskCall, Fault> {
     let mut fields = RequestFields::read(body)?;
-    let query = match route {
-        TaskRoute::Rerank => Some("query"),
-        TaskRoute::Embed | TaskRoute::Classify => None,
-    };
-    let has_pairs = fields.has("pairs");
+    let query = route.query();
+    let has_pairs = route != TaskRoute::Tag && fields.has("pairs");
     let texts =
         if has_pairs { pairs(&mut fields, query, max_texts)? } else { texts(&mut fields, max_texts)? };
     let query = query.filter(|_| !has_pairs).map(|name| fields.required(name)).transpose()?;
@@ -111,13 +136,41 @@ fn options(given: &mut RequestFields, route: TaskRoute) -> Result<TaskRouteOptio
             options.raw = given.flag("raw")?;
             options.top_k = given.integer("top_k", 0)?;
         }
-        TaskRoute::Classify => {
+        TaskRoute::Classify | TaskRoute::Fill => {
             options.text = text_options(given, PAIR_ACTIONS)?;
             options.raw = given.flag("raw")?;
             options.top_k = given.integer("top_k", 0)?;
         }
+        TaskRoute::Tag => {
+            options.text = text_options(given, PAIR_ACTIONS)?;
+            options.raw = given.flag("raw")?;
+            options.aggregation = given.named("aggregation")?;
+            options.stride = given.integer("stride", 0)?;
+            check_windows(given, &options)?;
+        }
+        TaskRoute::Answer => {
+            options.raw = given.flag("raw")?;
+            options.top_k = given.integer("top_k", 1)?;
+            options.stride = given.integer("stride", 0)?;
+            options.max_answer_length = given.integer("max_answer_length", 1)?;
+        }
     }
     Ok(options)
+}
+
+/// Refuses options that contradict the windows of long texts.
+fn check_windows(given: &RequestFields, options: &TaskRouteOptions) -> Result<(), Fault> {
+    const WHOLE: &str = "windows have the whole text";
+    let others = [
+        ("truncation_side", options.text.truncation_side.is_some(), WHOLE),
+        ("on_long", options.text.on_long == Some(OnLong::Error), WHOLE),
+        ("aggregation", options.aggregation == Some(Aggregation::None), "the entities of windows are joined"),
+    ];
+    let other = others.into_iter().find(|(_, is_given, _)| *is_given && options.stride.is_some());
+    let Some((other, _, reason)) = other else { return Ok(()) };
+    let (name, other) = (given.name("stride"), given.name(other));
+    let message = format!("{name} and {other} contradict each other, because {reason}; send one of them");
+    Err(Fault::invalid(name, message))
 }
 
 /// What becomes of long texts, in tasks that take no mean of vectors. A row for each text has to be in an answer, so none is skipped.
@@ -210,6 +263,40 @@ mod tests {
                 call(list(), None, scores()),
             ),
             (
+                TaskRoute::Fill,
+                r#"{"texts":["a","b"],"options":{"on_long":"error","top_k":0,"raw":true}}"#,
+                call(list(), None, scores()),
+            ),
+            (
+                TaskRoute::Tag,
+                r#"{"texts":["a","b"],"options":{"aggregation":"Max","stride":0,"raw":false}}"#,
+                call(
+                    list(),
+                    None,
+                    TaskRouteOptions {
+                        aggregation: Some(Aggregation::Max),
+                        stride: Some(0),
+                        raw: Some(false),
+                        ..none()
+                    },
+                ),
+            ),
+            (
+                TaskRoute::Answer,
+                r#"{"texts":["a","b"],"question":"q","options":{"top_k":2,"stride":9,"max_answer_length":4}}"#,
+                call(
+                    list(),
+                    Some("q"),
+                    TaskRouteOptions {
+                        top_k: Some(2),
+                        stride: Some(9),
+                        max_answer_length: Some(4),
+                        ..none()
+                    },
+                ),
+            ),
+            (TaskRoute::Answer, r#"{"pairs":[["q","a"]]}"#, call(pair("q", "a"), None, none())),
+            (
                 TaskRoute::Classify,
                 r#"{"texts":["a","b"],"query":"q","model":"m:latest","options":{"stride":3,"prompt":"p"}}"#,
                 TaskCall {
@@ -252,6 +339,16 @@ mod tests {
                 TaskRoute::Embed,
                 r#"{"texts":["a"],"options":{"on_long":"skip"}}"#,
                 r#"options.on_long is "skip"; send "truncate", "error" or "mean""#,
+            ),
+            (
+                TaskRoute::Tag,
+                r#"{"texts":["a"],"options":{"stride":1,"truncation_side":"left"}}"#,
+                "options.stride and options.truncation_side contradict each other, because windows have the whole text; send one of them",
+            ),
+            (
+                TaskRoute::Tag,
+                r#"{"texts":["a"],"options":{"stride":1,"on_long":"error"}}"#,
+                "options.stride and options.on_long contradict each other, because windows have the whole text; send one of them",
             ),
             (
                 TaskRoute::Classify,

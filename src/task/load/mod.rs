@@ -140,7 +140,8 @@ pub fn load_reranker(options: &ModelOptions, console: &Console) -> Result<Loaded
     load_for(Wanted::PairScores, options, console)
 }
 
-/// Loads a model for what its files say that it is for: with its task head, or for vectors or sparse weights.
+/// Loads a model for what its files say that it is for: with its task head, or for vectors or sparse weights. A checkpoint of a masked
+/// language model has its head, unless a pooling is configured or chosen.
 pub fn load_for_own_task(options: &ModelOptions, console: &Console) -> Result<Loaded> {
     load_for(Wanted::OwnTask, options, console)
 }

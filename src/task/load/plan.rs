@@ -37,7 +37,8 @@ pub(in crate::task) enum Wanted {
     PairScores,
     /// Vectors, or the sparse weights of a model with a SpladePooling module or with `--pooling splade`.
     VectorsOrWeights,
-    /// What its files say that it is for: its task head, else vectors or sparse weights.
+    /// What its files say that it is for: its task head, or the masked-LM head of a checkpoint that has no Pooling module, else vectors
+    /// or sparse weights.
     OwnTask,
 }
 
@@ -111,7 +112,13 @@ pub(super) fn plan(
     let is_described = is_bare_checkpoint || wanted == Wanted::PairScores && !options.reads_checkpoint();
     let of_config = || trained.or_else(|| Purpose::of_config(&config)).filter(|_| is_described);
     let purpose = modules.purpose.clone().or_else(of_config);
-    let head = head_kind(wanted, options, modules, purpose.as_ref())?;
+    let has_no_other_task = is_bare_checkpoint && purpose.is_none();
+    let fills_masks = wanted == Wanted::OwnTask && has_no_other_task && fills_masks(options, &config);
+    let head = if fills_masks {
+        Some(HeadKind::MaskedLm)
+    } else {
+        head_kind(wanted, options, modules, purpose.as_ref())?
+    };
     let family = family_of(&config)?;
     let spec = match modules.static_embedding {
         Some(_) => static_embedding::spec(&config)?,
@@ -130,7 +137,7 @@ pub(super) fn plan(
     let has_vectors = head.is_none() || options.gives(OutputKind::Dense);
     let (pooling, dimensions) = match &head {
         Some(head) if !has_vectors => match head {
-            HeadSpec::MaskedLm(_) if wanted != Wanted::Head(HeadKind::MaskedLm) => {
+            HeadSpec::MaskedLm(_) if wanted != Wanted::Head(HeadKind::MaskedLm) && !fills_masks => {
                 (Pooling::Splade, spec.vocab_size)
             }
             HeadSpec::LexicalWeights(_) => (Pooling::Lexical, spec.vocab_size),
@@ -266,6 +273,11 @@ fn head_kind(
         }
         (Wanted::Vectors | Wanted::PairScores | Wanted::VectorsOrWeights, None) => Ok(None),
     }
+}
+
+/// Whether a checkpoint without another task fills masks: its class says so, and the user chose no vectors.
+fn fills_masks(options: &ModelOptions, config: &Config) -> bool {
+    options.uses_own_pooling() && options.outputs.is_empty() && purpose::is_masked_lm(config)
 }
 
 /// Whether the purpose of a model is a task head that gives no vectors or weights.

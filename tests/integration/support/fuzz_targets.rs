@@ -694,7 +694,14 @@ fn requests(bytes: &[u8]) -> bool {
         tei::DefaultTask::Rerank,
     ];
     let root = default_tasks.map(|task| tei::root(bytes, task, MAX_TEXTS).err());
-    let routes = [tasks::TaskRoute::Embed, tasks::TaskRoute::Rerank, tasks::TaskRoute::Classify];
+    let routes = [
+        tasks::TaskRoute::Embed,
+        tasks::TaskRoute::Rerank,
+        tasks::TaskRoute::Classify,
+        tasks::TaskRoute::Tag,
+        tasks::TaskRoute::Fill,
+        tasks::TaskRoute::Answer,
+    ];
     let tasks = routes.into_iter().map(|route| tasks::task(bytes, route, MAX_TEXTS).err());
     let routes = [
         tei::embed(bytes, MAX_TEXTS).map(|call| drop(ignored_header(&call.ignored))).err(),

@@ -1,6 +1,7 @@
 //! `sconce serve` as a process, and requests to it.
 #![cfg(all(unix, feature = "serve"))]
 
+use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -12,7 +13,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use ureq::Agent;
 
-use super::{fixture, sconce};
+use super::{fixture, model_command, rows, sconce};
 
 /// How long anything may take before a test fails.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -83,6 +84,16 @@ pub fn serve(models: &[&str], options: &[&str]) -> Command {
     }
     command.args(options);
     command
+}
+
+/// The rows of a command over records.
+pub fn rows_of_records(command: &str, model: &str, records: &[Value], args: &[&str]) -> Vec<Value> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("in.jsonl");
+    let lines: Vec<String> = records.iter().map(Value::to_string).collect();
+    fs::write(&path, lines.join("\n")).unwrap();
+    let args = [&["-i", path.to_str().unwrap()], args].concat();
+    rows(&model_command(command, &fixture(model), &args).output().unwrap())
 }
 
 impl Server {

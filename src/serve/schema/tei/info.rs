@@ -42,7 +42,7 @@ pub struct Info<'a> {
 
 /// What a model does, as `/info` says it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "snake_case")]
 pub enum InfoModelType<'a> {
     /// It embeds.
     Embedding {
@@ -55,6 +55,13 @@ pub enum InfoModelType<'a> {
     /// It scores pairs. The names of its classes.
     #[serde(serialize_with = "labels")]
     Reranker(&'a [String]),
+    /// It labels tokens, which no model of text-embeddings-inference does. The names of its labels, in their order.
+    #[serde(serialize_with = "labels")]
+    Tagger(&'a [String]),
+    /// It fills masks.
+    MaskFiller {},
+    /// It answers questions.
+    Answerer {},
 }
 
 /// The objects `id2label` and `label2id`.
