@@ -131,7 +131,7 @@ impl<T: ModelTask> Engine<T> {
     fn failed(&self, error: &anyhow::Error) -> Error {
         let kind = match error.downcast_ref() {
             Some(&TextError { index, fault, .. }) => match fault {
-                TextFault::TooLong { tokens } => {
+                TextFault::TooLong { tokens, .. } => {
                     ErrorKind::TooLong { index, tokens, limit: self.task().model().tokenizer.max_length() }
                 }
                 TextFault::Invalid => ErrorKind::InvalidText { index },

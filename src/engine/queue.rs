@@ -231,6 +231,11 @@ struct Pending {
 
 struct Progress {
     request: Request,
+    /// The number of texts that were tokenized.
+    tokenized: usize,
+    /// The first text that is too long, with the number of those after it.
+    too_long: Option<TextError>,
+    /// The texts that were tokenized, unless one is too long.
     texts: Vec<EncodedText>,
     times: CallTimes,
 }
@@ -275,6 +280,42 @@ impl Pending {
             let mut progress = self.progress();
             Ok(Answered { texts: mem::take(&mut progress.texts), times: progress.times })
         });
+    }
+}
+
+/// Some texts of a call.
+struct Tokenized {
+    /// Those that are not too long.
+    texts: Vec<TokenizedText>,
+    /// The number of all.
+    count: usize,
+    /// The first one that is too long, with the number of those after it.
+    too_long: Option<TextError>,
+}
+
+impl Tokenized {
+    /// Tokenizes texts of a call from the one with the index `first` on.
+    ///
+    /// # Errors
+    /// [`TextError`] for the first text that cannot be tokenized, whatever its length.
+    fn some(call: &Pending, first: usize) -> Result<Self> {
+        let (mut bytes, mut some) = (0, Tokenized { texts: Vec::new(), count: 0, too_long: None });
+        for (index, input) in call.inputs.iter().enumerate().skip(first) {
+            match panic_to_error(|| Ok(call.task.tokenize(&input.input())))? {
+                Ok(text) => some.texts.push(text),
+                Err(error @ TokenizeError::TooLong { .. }) => {
+                    let error = TextError::new(index, error);
+                    some.too_long = Some(some.too_long.map_or(error.clone(), |first| first.with(&error)));
+                }
+                Err(error) => return Err(TextError::new(index, error).into()),
+            }
+            some.count += 1;
+            bytes += input.bytes().max(MIN_TEXT_BYTES);
+            if bytes >= TOKENIZED_BYTES {
+                break;
+            }
+        }
+        Ok(some)
     }
 }
 
@@ -330,6 +371,8 @@ impl Queue {
         let now = self.shared.dispatcher.now();
         let progress = Progress {
             request: self.shared.dispatcher.change(|schedule| schedule.arrive(now)),
+            tokenized: 0,
+            too_long: None,
             texts: Vec::with_capacity(inputs.len()),
             times: CallTimes::default(),
         };
@@ -397,36 +440,44 @@ impl Shared {
             return;
         }
         let since = Instant::now();
-        let first = call.progress().texts.len();
-        let (mut bytes, mut tokenized) = (0, Vec::new());
-        for (index, input) in call.inputs.iter().enumerate().skip(first) {
-            match panic_to_error(|| Ok(call.task.tokenize(&input.input()))) {
-                Ok(Ok(text)) => tokenized.push(text),
-                Ok(Err(error)) => return self.fail(&call, TextError::new(index, error).into()),
-                Err(error) => return self.fail(&call, error),
-            }
-            bytes += input.bytes().max(MIN_TEXT_BYTES);
-            if bytes >= TOKENIZED_BYTES {
-                break;
-            }
-        }
-        let last = first + tokenized.len();
+        let first = call.progress().tokenized;
+        let some = match Tokenized::some(&call, first) {
+            Ok(some) => some,
+            Err(error) => return self.fail(&call, error),
+        };
         let mut progress = call.progress();
         if !call.is_awaited() {
             return;
         }
         progress.times.tokenize += since.elapsed();
-        progress.texts.extend(tokenized.iter().map(EncodedText::new));
-        self.dispatcher.change(|schedule| {
-            for (index, text) in (first..).zip(tokenized) {
-                let tokens = (text.token_count() as f64 * call.task.cost()) as usize;
-                let waiting = Waiting { call: call.clone(), index, text };
-                schedule.add(&mut progress.request, tokens, waiting);
+        progress.tokenized += some.count;
+        let is_last = progress.tokenized == call.inputs.len();
+        progress.too_long = match (progress.too_long.take(), some.too_long) {
+            (Some(first), Some(next)) => Some(first.with(&next)),
+            (first, next) => first.or(next),
+        };
+        match &progress.too_long {
+            // The others are counted, but not encoded.
+            Some(_) => {
+                self.dispatcher.change(|schedule| schedule.cancel(&progress.request));
             }
-        });
+            None => {
+                progress.texts.extend(some.texts.iter().map(EncodedText::new));
+                self.dispatcher.change(|schedule| {
+                    for (index, text) in (first..).zip(some.texts) {
+                        let tokens = (text.token_count() as f64 * call.task.cost()) as usize;
+                        let waiting = Waiting { call: call.clone(), index, text };
+                        schedule.add(&mut progress.request, tokens, waiting);
+                    }
+                });
+            }
+        }
+        let error = progress.too_long.take_if(|_| is_last);
         drop(progress);
-        if last < call.inputs.len() {
-            self.tokenize_later(call);
+        match error {
+            Some(error) => self.fail(&call, error.into()),
+            None if is_last => {}
+            None => self.tokenize_later(call),
         }
     }
 
@@ -440,7 +491,7 @@ impl Shared {
     fn cancel(&self, call: &Pending) -> usize {
         let progress = call.progress();
         let waiting = self.dispatcher.change(|schedule| schedule.cancel(&progress.request));
-        waiting.len() + call.inputs.len() - progress.texts.len()
+        waiting.len() + call.inputs.len() - progress.tokenized
     }
 
     /// Encodes the texts of a run whose callers wait.

@@ -200,6 +200,8 @@ pub enum TextFault {
     TooLong {
         /// Tokens of the whole text.
         tokens: usize,
+        /// The number of texts after it that have more tokens than the limit, too, where they are counted.
+        others: usize,
     },
     /// What it becomes has NaN or infinite values.
     NotFinite,
@@ -209,10 +211,20 @@ impl TextError {
     /// A text that cannot be tokenized.
     pub(super) fn new(index: usize, error: TokenizeError) -> Self {
         let fault = match error {
-            TokenizeError::TooLong { tokens, .. } => TextFault::TooLong { tokens },
+            TokenizeError::TooLong { tokens, .. } => TextFault::TooLong { tokens, others: 0 },
             TokenizeError::Failed(_) | TokenizeError::NoTokens => TextFault::Invalid,
         };
         TextError { index, fault, reason: error.into_reason() }
+    }
+
+    /// The same text, of which another one that is too long, with those after it, is counted.
+    pub(super) fn with(mut self, other: &TextError) -> Self {
+        if let (TextFault::TooLong { others, .. }, TextFault::TooLong { others: more, .. }) =
+            (&mut self.fault, other.fault)
+        {
+            *others += 1 + more;
+        }
+        self
     }
 
     /// A text whose row holds `content` that is not finite.

@@ -515,8 +515,18 @@ fn fault(error: &Error, names: &Names) -> Fault {
     };
     let name = names.name(*index);
     match fault {
-        TextFault::TooLong { .. } => {
-            let message = format!("{name} {reason}; shorten it, or let it be truncated");
+        TextFault::TooLong { others, .. } => {
+            let message = match others {
+                0 => format!("{name} {reason}; shorten it, or let it be truncated"),
+                1 => {
+                    format!(
+                        "{name} {reason}, which another text exceeds, too; shorten them, or let them be truncated"
+                    )
+                }
+                _ => format!(
+                    "{name} {reason}, which {others} other texts exceed, too; shorten them, or let them be truncated"
+                ),
+            };
             Fault::of(FaultKind::TooLong, name, message)
         }
         TextFault::Invalid => Fault::of(FaultKind::Text, name.clone(), format!("{name} {reason}")),

@@ -165,7 +165,11 @@ fn a_text_that_is_not_tokenized_is_named() {
     let long = "a".repeat(120);
     for (texts, index, fault) in [
         (&["a", "", "b"][..], 1, TextFault::Invalid),
-        (&["a", "b", &long], 2, TextFault::TooLong { tokens: 120 }),
+        (&["a", "b", &long], 2, TextFault::TooLong { tokens: 120, others: 0 }),
+        (&["a", &long, "b", &long, &long], 1, TextFault::TooLong { tokens: 120, others: 2 }),
+        // More than are tokenized at once.
+        (&[&*long; 3000], 0, TextFault::TooLong { tokens: 120, others: 2999 }),
+        (&["a", &long, ""], 2, TextFault::Invalid),
     ] {
         let error = answer(&ask(&queue, &task, texts)).err().unwrap();
         let error: &TextError = error.downcast_ref().unwrap();
