@@ -1,5 +1,6 @@
 //! What all connections share: the models, once they are loaded, and the limits.
 
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicIsize, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -279,10 +280,46 @@ impl App {
     }
 }
 
-/// Whether a request comes from a page of another origin than the server.
+/// Whether a request comes from a page of another origin than the server. A name other than `localhost` is always foreign: a page may make
+/// its own name resolve to the address of the server (DNS rebinding).
 fn is_foreign(headers: &HeaderMap) -> bool {
     let Some(origin) = headers.get(header::ORIGIN) else { return false };
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
     let origin = origin.to_str().unwrap_or_default();
-    origin.split_once("://").is_none_or(|(_, origin)| origin != host)
+    origin.split_once("://").is_none_or(|(_, origin)| origin != host || !is_address(origin))
+}
+
+/// Whether a host, which may have a port, is `localhost` or an IP address.
+fn is_address(host: &str) -> bool {
+    let without_port = host.rsplit_once(':').map_or(host, |(name, _)| name);
+    let is_v6 = |host: &str| host.strip_prefix('[')?.strip_suffix(']')?.parse::<Ipv6Addr>().ok();
+    without_port == "localhost"
+        || without_port.parse::<Ipv4Addr>().is_ok()
+        || is_v6(host).or_else(|| is_v6(without_port)).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_pages_of_the_address_of_the_server_are_its_own() {
+        for (origin, host, foreign) in [
+            ("http://127.0.0.1:8080", "127.0.0.1:8080", false),
+            ("http://localhost:8080", "localhost:8080", false),
+            ("http://[::1]:8080", "[::1]:8080", false),
+            ("http://[::1]", "[::1]", false),
+            ("http://10.0.0.1", "10.0.0.1", false),
+            ("http://127.0.0.1:3000", "127.0.0.1:8080", true),
+            ("http://example.com:8080", "example.com:8080", true),
+            ("http://127.0.0.1.example.com", "127.0.0.1.example.com", true),
+            ("null", "127.0.0.1:8080", true),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::ORIGIN, origin.parse().unwrap());
+            headers.insert(header::HOST, host.parse().unwrap());
+            assert_eq!(is_foreign(&headers), foreign, "{origin} {host}");
+        }
+        assert!(!is_foreign(&HeaderMap::new()));
+    }
 }
