@@ -5,6 +5,7 @@ use super::error::{Error, ErrorKind};
 use super::model::Model;
 use crate::engine::TaskInput;
 use crate::model::modules::Role;
+use crate::neighbours::descending;
 use crate::output::Content;
 use crate::task::{
     self, ModelTask, OnLong, PromptChoice, QueryOptions, ScoreOptions, TextEncoder, VectorOptions,
@@ -95,7 +96,7 @@ impl Reranker {
     /// As [`score`](Reranker::score).
     pub fn rank<T: AsRef<str>>(&self, query: &str, texts: &[T]) -> Result<Vec<Score>, Error> {
         let mut scores = self.score(query, texts)?;
-        scores.sort_by(|a, b| b.score.total_cmp(&a.score));
+        scores.sort_by_key(|score| descending(score.score));
         Ok(scores)
     }
 

@@ -1,7 +1,6 @@
 //! The best pairs of rows.
 
-use std::cmp::Ordering;
-
+use super::order::descending;
 use super::sink::Neighbour;
 
 /// Two rows with their score.
@@ -17,8 +16,8 @@ pub struct Pair {
 
 impl Pair {
     /// The order of rank: greater scores first, equal scores by lower rows.
-    fn rank(&self, other: &Self) -> Ordering {
-        other.score.total_cmp(&self.score).then((self.a, self.b).cmp(&(other.a, other.b)))
+    fn rank(&self) -> impl Ord + use<> {
+        (descending(self.score), self.a, self.b)
     }
 }
 
@@ -61,7 +60,7 @@ impl TopPairs {
     /// Drops pairs that are there twice, and the worst beyond `max_pairs`.
     fn drop_worst(&mut self) {
         // A score has the same bits whichever row is the query, so that equal pairs are neighbours here.
-        self.pairs.sort_unstable_by(Pair::rank);
+        self.pairs.sort_unstable_by_key(Pair::rank);
         self.pairs.dedup();
         self.pairs.truncate(self.max_pairs);
         if self.pairs.len() == self.max_pairs {

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::order::descending;
+
 /// What texts are represented by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Representation {
@@ -69,7 +71,7 @@ impl SparseVector {
     pub fn by_weight(&self) -> Vec<(&str, f32)> {
         let mut weights: Vec<(&str, f32)> =
             self.tokens.iter().map(String::as_str).zip(self.values.iter().copied()).collect();
-        weights.sort_by(|a, b| b.1.total_cmp(&a.1));
+        weights.sort_by_key(|(_, weight)| descending(*weight));
         weights
     }
 }

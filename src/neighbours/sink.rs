@@ -2,6 +2,8 @@
 
 use std::collections::HashSet;
 
+use super::order::descending;
+
 /// A stored vector with its score.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Neighbour {
@@ -9,6 +11,13 @@ pub struct Neighbour {
     pub index: usize,
     /// Its score by the metric.
     pub score: f32,
+}
+
+impl Neighbour {
+    /// Its place among others: greater scores first, equal scores by lower index.
+    pub fn rank(&self) -> impl Ord + use<> {
+        (descending(self.score), self.index)
+    }
 }
 
 /// Takes the neighbours that a [`Scorer`](super::Scorer) finds, from several threads.

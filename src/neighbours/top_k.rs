@@ -7,16 +7,21 @@ use std::sync::{Mutex, PoisonError};
 
 use super::sink::{Neighbour, Sink};
 
-/// A neighbour in the order of rank: greater scores first, equal scores by lower index.
-#[derive(Debug, PartialEq)]
+/// A neighbour in the order of rank.
+#[derive(Debug)]
 struct Ranked(Neighbour);
+
+impl PartialEq for Ranked {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
 
 impl Eq for Ranked {}
 
 impl Ord for Ranked {
     fn cmp(&self, other: &Self) -> Ordering {
-        let (a, b) = (&self.0, &other.0);
-        b.score.total_cmp(&a.score).then(a.index.cmp(&b.index))
+        self.0.rank().cmp(&other.0.rank())
     }
 }
 

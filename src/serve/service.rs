@@ -20,7 +20,7 @@ use crate::engine::{
     Answered, Call, CallTimes, EncodedText, OwnedInput, Queue, RowOptions, TOKENIZER_BYTES_PER_TEXT_BYTE,
     TextError, TextFault,
 };
-use crate::neighbours::SparseVector;
+use crate::neighbours::{SparseVector, descending};
 use crate::output::{Content, ContentType, LabelScore, Row, VectorValues, write_json_rows};
 use crate::task::{ModelTask, TextEncoder};
 use crate::text::{OnLong, Role};
@@ -209,7 +209,7 @@ impl Texts {
                 Content::Score { score, .. } => *score,
                 _ => 0.0,
             };
-            order.sort_by(|&a, &b| score(&contents[b]).total_cmp(&score(&contents[a])));
+            order.sort_by_key(|&text| descending(score(&contents[text])));
             order.truncate(kept);
             for (place, &text) in order.iter().enumerate() {
                 if let Content::Score { rank, .. } = contents[text].to_mut() {

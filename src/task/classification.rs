@@ -15,6 +15,7 @@ use crate::model::classification::{
     ScoreFunction, label_function, labels, next_sentence_labels, pair_function,
 };
 use crate::named::Named;
+use crate::neighbours::descending;
 use crate::nn::{ClassificationHead, HeadKind, RaggedBatch, TaskHead, keep_memory};
 use crate::output::{Content, ContentType, LabelScore};
 use crate::sys::console::Console;
@@ -168,7 +169,7 @@ impl Classifier {
             Rows::Labels { labels, top_k } => {
                 let mut order: Vec<usize> = (0..labels.len()).collect();
                 // Stable: equal scores stay in the order of the labels.
-                order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));
+                order.sort_by_key(|&label| descending(scores[label]));
                 let best = order.into_iter().take(*top_k);
                 let best = best.map(|i| LabelScore { label: labels[i].clone(), score: scores[i] });
                 Content::Labels(best.collect())

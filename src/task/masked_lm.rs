@@ -11,6 +11,7 @@ use super::model_task::{HeadMemory, ModelTask};
 use super::text_model::TextModel;
 use crate::engine::{RowOptions, Task, TaskInput, TaskRow, TokenizeError};
 use crate::model::classification::ScoreFunction;
+use crate::neighbours::descending;
 use crate::nn::{MaskedLmHead, RaggedBatch, TaskHead, keep_memory};
 use crate::output::{Content, ContentType, TokenScore};
 use crate::text::TokenizedText;
@@ -83,13 +84,13 @@ impl MaskFiller {
     /// The best tokens for these logits, `(V)`; equal scores by ascending id.
     fn best(&self, logits: &[f32]) -> BestTokens {
         let scores = self.function.apply(logits);
-        let by_score = |a: &usize, b: &usize| scores[*b].total_cmp(&scores[*a]).then(a.cmp(b));
+        let by_score = |id: &usize| (descending(scores[*id]), *id);
         let mut ids: Vec<usize> = (0..scores.len()).collect();
         if self.top_k < ids.len() {
-            ids.select_nth_unstable_by(self.top_k, by_score);
+            ids.select_nth_unstable_by_key(self.top_k, by_score);
             ids.truncate(self.top_k);
         }
-        ids.sort_unstable_by(by_score);
+        ids.sort_unstable_by_key(by_score);
         ids.into_iter().map(|id| (id as u32, scores[id])).collect()
     }
 

@@ -15,10 +15,10 @@ const ROOMS: &[(&str, &str)] = &[
     // A door like the command line; `api/engine.rs` alone runs tasks.
     ("api", "engine task vectors text model neighbours nn output field"),
     ("cli", "run serve job task vectors input text model neighbours nn output store"),
-    ("run", "job engine task vectors figure input text model neighbours nn output store field"),
+    ("run", "job engine task vectors figure input text model neighbours nn output store formats field"),
     // A door like the command line: `serve/schema` knows no HTTP, and nothing below knows the server.
     ("serve", "task engine input text model neighbours nn output"),
-    ("job", "engine input text output store field"),
+    ("job", "engine input text neighbours output store field"),
     // A task implements `engine::Task`; the engine itself knows no task and no file.
     ("task", "engine text model neighbours nn output store"),
     ("engine", "text output store"),

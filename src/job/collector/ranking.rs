@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use crate::field::FieldValue;
 use crate::job::manifest::SavedScore;
+use crate::neighbours::descending;
 use crate::output::{self, Content};
 
 /// The best rows so far.
@@ -17,7 +18,7 @@ pub(super) struct Ranking {
     queries: BTreeMap<usize, BTreeMap<Key, RankedRow>>,
 }
 
-/// The order of rows: by score, the highest first, then by the index of the record. The score is one of [`order`].
+/// The order of rows: by score, the highest first, then by the index of the record.
 type Key = (Reverse<u32>, u64);
 
 /// A row that is kept until the end of the run.
@@ -40,7 +41,7 @@ impl Ranking {
     pub(super) fn push(&mut self, query: usize, row: &output::Row) {
         let Content::Score { score, .. } = *row.content else { return };
         let rows = self.queries.entry(query).or_default();
-        let key = (Reverse(order(score)), row.index);
+        let key = (descending(score), row.index);
         let is_full = rows.len() >= self.limit;
         if is_full && rows.last_key_value().is_none_or(|(worst, _)| *worst < key) {
             return;
@@ -109,27 +110,10 @@ impl RankedRow {
     }
 }
 
-/// A number that is greater for a greater score; for NaN it is the least.
-fn order(score: f32) -> u32 {
-    // -0 and 0 are equal scores.
-    match (score + 0.0).to_bits() {
-        _ if score.is_nan() => 0,
-        bits if bits >> 31 == 0 => bits | 1 << 31,
-        bits => !bits,
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{Ranking, order};
+    use super::Ranking;
     use crate::output::{Content, Row};
-
-    #[test]
-    fn scores_are_ordered_and_nan_is_the_least() {
-        let sorted = [f32::NAN, f32::NEG_INFINITY, -2.5, -1e-40, 0.0, 1e-40, 0.5, 3.0, f32::INFINITY];
-        assert!(sorted.map(order).is_sorted_by(|a, b| a < b));
-        assert_eq!(order(-0.0), order(0.0));
-    }
 
     #[test]
     fn the_best_rows_are_kept_and_equal_scores_stay_in_the_order_of_input() {

@@ -78,7 +78,7 @@ fn rank(
         Ok(())
     })?;
     candidates.retain(|candidate| options.threshold.is_none_or(|threshold| candidate.score >= threshold));
-    candidates.sort_by(|a, b| b.score.total_cmp(&a.score).then(a.index.cmp(&b.index)));
+    candidates.sort_by_key(Neighbour::rank);
     candidates.truncate(options.k);
     Ok(candidates)
 }

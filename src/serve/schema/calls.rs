@@ -1,5 +1,6 @@
 //! What a request asks for, whatever its schema. A choice that is `None` is as the server was started.
 
+use crate::neighbours::descending;
 use crate::task::PromptChoice;
 use crate::text::{OnLong, Role, TruncationSide};
 
@@ -115,7 +116,7 @@ impl Rerank {
                 ScoredDocument { index, score: *score, text }
             })
             .collect();
-        ranked.sort_by(|a, b| b.score.total_cmp(&a.score));
+        ranked.sort_by_key(|document| descending(document.score));
         ranked.truncate(self.top_n.unwrap_or(usize::MAX));
         ranked
     }
