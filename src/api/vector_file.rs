@@ -8,6 +8,7 @@ use crate::error::UsageError;
 use crate::field::FieldValue;
 use crate::named::Named;
 use crate::neighbours::{self, Metric, Representation, Similarity, SparseVector};
+use crate::output::column_names::ID;
 use crate::vectors::{self, Found, UnusableQuery, VectorField};
 
 /// A file of vectors, or several as one: what `sconce embed` writes, and arrays of other software, in npy, npz, safetensors, Parquet, Arrow,
@@ -188,7 +189,7 @@ impl VectorFile {
         scan: impl FnOnce(&vectors::VectorFile) -> anyhow::Result<Found> + Send,
     ) -> Result<Vec<Vec<Neighbour>>, Error> {
         let found = pool(None)?.install(|| scan(&self.file)).map_err(|error| of_file(&error))?;
-        let id = self.file.columns().iter().position(|column| column.name == "id");
+        let id = self.file.columns().iter().position(|column| column.name == ID);
         let with_ids = |neighbours: Vec<neighbours::Neighbour>| {
             let rows: Vec<usize> = neighbours.iter().map(|neighbour| neighbour.index).collect();
             let ids = match id {

@@ -8,7 +8,7 @@ use super::columns::{Columns, Rows};
 use super::limit::ReadLimit;
 use super::reader::{InputReader, read_error};
 use super::record::{Entry, Fields};
-use super::source::{Compression, InputPath, Source};
+use super::source::{InputPath, Source};
 use crate::formats::ReadError;
 use crate::formats::arrow::ArrowReader;
 use crate::sys::catch_panic::catch_panic;
@@ -36,7 +36,7 @@ impl ArrowRows {
     ) -> Result<Self> {
         let (name, is_compressed) = (input.name.clone(), input.compressed_bytes_read.is_some());
         let file = match (&source.path, source.compression) {
-            (InputPath::File(path), Compression::None) => Some(path.as_path()).zip(source.size()),
+            (InputPath::File(path), None) => Some(path.as_path()).zip(source.size()),
             _ => None,
         };
         let reader = ArrowReader::open(input.reader, file, limit.batch_bytes()).map_err(|error| {

@@ -11,7 +11,8 @@ use ignore::WalkBuilder;
 use ignore::overrides::{Override, OverrideBuilder};
 
 use super::error::{cannot_open, list_names, one_line};
-use super::source::{Compression, Format, InputPath, Source};
+use super::source::{Format, InputPath, Source};
+use crate::formats::Compression;
 use crate::named::Named;
 use crate::sys::console::counted;
 use crate::sys::regular_file;
@@ -112,7 +113,7 @@ pub fn find(paths: &[PathBuf], format: Option<Format>, filter: &Filter) -> Resul
             let source = Source {
                 path: InputPath::Stdin,
                 format,
-                compression: Compression::None,
+                compression: None,
                 syntax: format.syntax(),
                 is_lenient: false,
                 fault: None,
@@ -181,11 +182,11 @@ fn file_name(file: &Path) -> String {
 }
 
 /// The format, if it is supported, and the compression that the extensions of a file give.
-fn format_of(file: &Path) -> (Option<Format>, Compression) {
+fn format_of(file: &Path) -> (Option<Format>, Option<Compression>) {
     let (uncompressed, compression) = match extension(file).as_str() {
-        "gz" | "gzip" => (file.with_extension(""), Compression::Gzip),
-        "zst" | "zstd" => (file.with_extension(""), Compression::Zstd),
-        _ => (file.to_owned(), Compression::None),
+        "gz" | "gzip" => (file.with_extension(""), Some(Compression::Gzip)),
+        "zst" | "zstd" => (file.with_extension(""), Some(Compression::Zstd)),
+        _ => (file.to_owned(), None),
     };
     (Format::from_extension(&extension(&uncompressed)), compression)
 }
@@ -321,7 +322,8 @@ fn check_ignore_files(directory: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::source_of_file;
-    use crate::input::source::{Compression, Format};
+    use crate::formats::Compression;
+    use crate::input::source::Format;
 
     #[test]
     fn extensions_give_format_and_compression() {
@@ -329,10 +331,10 @@ mod tests {
             let source = source_of_file(name.into(), None);
             (source.format, source.compression, source.fault.is_some())
         };
-        assert_eq!(of("a.JSONL.GZ"), (Format::Jsonl, Compression::Gzip, false));
-        assert_eq!(of("a.csv.zst"), (Format::Csv, Compression::Zstd, false));
-        assert_eq!(of("a.ipc"), (Format::Arrow, Compression::None, false));
-        assert_eq!(of("notes"), (Format::Lines, Compression::None, false));
+        assert_eq!(of("a.JSONL.GZ"), (Format::Jsonl, Some(Compression::Gzip), false));
+        assert_eq!(of("a.csv.zst"), (Format::Csv, Some(Compression::Zstd), false));
+        assert_eq!(of("a.ipc"), (Format::Arrow, None, false));
+        assert_eq!(of("notes"), (Format::Lines, None, false));
         assert!(of("a.json").2 && of("a.json.gz").2);
         assert!(source_of_file("a.json".into(), Some(Format::Files)).fault.is_none());
     }

@@ -27,4 +27,4 @@ pub use find::{Filter, Inputs, find};
 pub use json::{json_type, lone_surrogate};
 pub use limit::ReadLimit;
 pub use record::{Entry, Fields, KeptName, Location, Position, Record, TextFields, Unreadable};
-pub use source::{Compression, Format, InputPath, Source};
+pub use source::{Format, InputPath, Source};

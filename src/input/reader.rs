@@ -9,9 +9,10 @@ use anyhow::{Result, anyhow, bail};
 use flate2::bufread::MultiGzDecoder;
 
 use super::error::one_line;
-use super::sniff::{self, Kind};
-use super::source::{Compression, InputPath, Source};
+use super::sniff;
+use super::source::{InputPath, Source};
 use super::utf16::Utf16Reader;
+use crate::formats::{self, Compression, Kind};
 
 /// Size of read buffers, in bytes.
 const BUFFER_BYTES: usize = 1 << 16;
@@ -49,20 +50,20 @@ impl InputReader {
             is_utf16: false,
             fault: None,
         };
-        input.compressed_bytes_read = (compression != Compression::None).then(|| count.clone());
+        input.compressed_bytes_read = compression.map(|_| count.clone());
         let recognise = || -> io::Result<Box<dyn BufRead + Send>> {
-            if compression != Compression::None {
-                input.fault = sniff::not_compressed(source, reader.fill_buf()?);
+            if let Some(compression) = compression {
+                input.fault = sniff::not_compressed(source, compression, reader.fill_buf()?);
             }
             let mut reader: Box<dyn BufRead + Send> = match compression {
                 _ if input.fault.is_some() => return Ok(Box::new(io::empty())),
-                Compression::None => Box::new(reader),
-                Compression::Gzip => Box::new(buffered(MultiGzDecoder::new(reader))),
-                Compression::Zstd => Box::new(buffered(zstd::Decoder::with_buffer(reader)?)),
+                None => Box::new(reader),
+                Some(Compression::Gzip) => Box::new(buffered(MultiGzDecoder::new(reader))),
+                Some(Compression::Zstd) => Box::new(buffered(zstd::Decoder::with_buffer(reader)?)),
             };
             let start = reader.fill_buf()?;
             input.fault = sniff::mismatch(source, start);
-            match (sniff::kind(start), &input.fault) {
+            match (formats::sniff(start), &input.fault) {
                 (_, Some(_)) => Ok(Box::new(io::empty())),
                 (Some(Kind::Utf16(order)), None) => {
                     input.compressed_bytes_read = Some(count.clone());

@@ -1,115 +1,17 @@
-//! Recognises kinds of files by their first bytes, and says what to do with a file of another kind than its name or its
-//! format promises.
+//! What to do with a file of another kind than its name or its format promises.
 
-use super::source::{Compression, Format, InputPath, Source};
+use super::source::{Format, InputPath, Source};
+use crate::formats::{Compression, Kind, sniff};
 use crate::named::Named;
-
-/// A kind of file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// Compressed, and decompressed by the reader if the name says so.
-    Compressed(Compression),
-    /// Compressed in a way that is not read: the name of the compression, and a command that decompresses it.
-    Unsupported(&'static str, &'static str),
-    /// UTF-16 with a byte order mark.
-    Utf16(ByteOrder),
-    /// A format of its own.
-    Format(Format),
-    /// A pointer to a file that Git LFS has not fetched.
-    LfsPointer,
-    /// Text in another encoding than UTF-8 and UTF-16 with a byte order mark: what it is, and its name for `iconv`.
-    Encoded(&'static str, &'static str),
-    /// Anything else that is not text, with an article.
-    Other(&'static str),
-}
-
-/// The order of the two bytes of UTF-16.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ByteOrder {
-    Little,
-    Big,
-}
-
-/// Magic numbers, and the kinds of files that start with them. Longer ones are before their prefixes.
-const MAGIC_NUMBERS: &[(&[u8], Kind)] = &[
-    (b"\xff\xfe\0\0", Kind::Encoded("UTF-32", "UTF-32")),
-    (b"\0\0\xfe\xff", Kind::Encoded("UTF-32", "UTF-32")),
-    (b"\xff\xfe", Kind::Utf16(ByteOrder::Little)),
-    (b"\xfe\xff", Kind::Utf16(ByteOrder::Big)),
-    (b"\x1f\x8b", Kind::Compressed(Compression::Gzip)),
-    (b"\x28\xb5\x2f\xfd", Kind::Compressed(Compression::Zstd)),
-    (b"BZh", Kind::Unsupported("bzip2", "bzip2 -d")),
-    (b"\xfd7zXZ\0", Kind::Unsupported("xz", "xz -d")),
-    (b"\x04\x22\x4d\x18", Kind::Unsupported("lz4", "lz4 -d")),
-    (b"\x1f\x9d", Kind::Unsupported("compress", "uncompress")),
-    (b"\xff\x06\0\0sNaPpY", Kind::Unsupported("Snappy", "snzip -d")),
-    (b"PAR1", Kind::Format(Format::Parquet)),
-    (b"PARE", Kind::Format(Format::Parquet)),
-    (b"ARROW1\0\0", Kind::Format(Format::Arrow)),
-    (b"FEA1", Kind::Format(Format::Arrow)),
-    (b"version https://git-lfs.github.com/spec/", Kind::LfsPointer),
-    (b"\x89PNG\r\n\x1a\n", Kind::Other("a PNG image")),
-    (b"\xff\xd8\xff", Kind::Other("a JPEG image")),
-    (b"GIF87a", Kind::Other("a GIF image")),
-    (b"GIF89a", Kind::Other("a GIF image")),
-    (b"%PDF-", Kind::Other("a PDF document")),
-    (b"PK\x03\x04", Kind::Other("a ZIP archive (Office documents and EPUB are ZIP archives)")),
-    (b"7z\xbc\xaf\x27\x1c", Kind::Other("a 7z archive")),
-    (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", Kind::Other("an Office document from before 2007")),
-    (b"\x7fELF", Kind::Other("a program")),
-    (b"SQLite format 3\0", Kind::Other("an SQLite database")),
-    (b"\x93NUMPY", Kind::Other("a NumPy array")),
-    (b"\x89HDF\r\n\x1a\n", Kind::Other("an HDF5 file")),
-    (b"Obj\x01", Kind::Other("an Avro file")),
-];
-
-/// The kind of a file that starts with `start`; `None` if it may be text.
-pub(super) fn kind(start: &[u8]) -> Option<Kind> {
-    if let Some((_, kind)) = MAGIC_NUMBERS.iter().find(|(magic, _)| start.starts_with(magic)) {
-        return Some(*kind);
-    }
-    let first: [u8; 8] = *start.first_chunk()?;
-    // Of four ASCII characters in UTF-16, one byte of each is zero.
-    let are_zero = |parity: usize| (0..8).all(|i| (first[i] == 0) == (i % 2 == parity));
-    match first {
-        // A frame of zstd that decoders skip.
-        [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Some(Kind::Compressed(Compression::Zstd)),
-        // The marker of a message, and a length below 16 MiB.
-        [0xff, 0xff, 0xff, 0xff, _, _, _, 0] => Some(Kind::Format(Format::Arrow)),
-        // The length of a header below 16 MiB, and the header: a JSON object.
-        [_, _, _, 0, 0, 0, 0, 0] if start.get(8) == Some(&b'{') => Some(Kind::Other("a safetensors file")),
-        _ if are_zero(1) => Some(Kind::Encoded(UTF_16, "UTF-16LE")),
-        _ if are_zero(0) => Some(Kind::Encoded(UTF_16, "UTF-16BE")),
-        _ => None,
-    }
-}
-
-const UTF_16: &str = "UTF-16 without a byte order mark";
-
-impl Kind {
-    /// What a file of this kind is, with the verb's complement: `is …`.
-    fn description(self) -> String {
-        match self {
-            Kind::Compressed(compression) => format!("{}-compressed", compression.program()),
-            Kind::Unsupported(name, _) => format!("{name}-compressed"),
-            Kind::Utf16(_) => "UTF-16".into(),
-            Kind::Format(Format::Parquet) => "a Parquet file".into(),
-            Kind::Format(_) => "Arrow data".into(),
-            Kind::LfsPointer => "a pointer of Git LFS to a file that has not been fetched".into(),
-            Kind::Encoded(encoding, _) => encoding.into(),
-            Kind::Other(what) => what.into(),
-        }
-    }
-}
 
 /// Why an input whose name says that it is compressed is not, as the predicate of an error; `None` if it is, or has no
 /// bytes.
-pub(super) fn not_compressed(source: &Source, start: &[u8]) -> Option<String> {
-    let found = kind(start);
-    if start.is_empty() || found == Some(Kind::Compressed(source.compression)) {
+pub(super) fn not_compressed(source: &Source, compression: Compression, start: &[u8]) -> Option<String> {
+    let found = sniff(start);
+    if start.is_empty() || found == Some(Kind::Compressed(compression)) {
         return None;
     }
-    let promised = format!("{}-compressed", source.compression.program());
+    let promised = format!("{}-compressed", compression.program());
     let suffix = source.path.extension();
     Some(match found {
         Some(Kind::Compressed(other)) => format!(
@@ -129,18 +31,17 @@ pub(super) fn not_compressed(source: &Source, start: &[u8]) -> Option<String> {
 /// `start` is what it starts with, decompressed.
 pub(super) fn mismatch(source: &Source, start: &[u8]) -> Option<String> {
     let (format, compression) = (source.format, source.compression);
-    let Some(kind) = kind(start) else {
+    let Some(kind) = sniff(start) else {
         return (format.is_binary() && is_plain_text(start)).then(|| {
-            let format = Kind::Format(format).description();
-            format!("is text, not {format}; pass --input-format with the format that it has")
+            format!("is text, not {}; pass --input-format with the format that it has", noun(format))
         });
     };
     let is_stdin = source.path == InputPath::Stdin;
     let is = kind.description();
     Some(match kind {
-        Kind::Format(other) if other == format => return None,
+        _ if format_of(kind) == Some(format) => return None,
         Kind::Utf16(_) if !format.is_binary() => return None,
-        Kind::Compressed(inner) if compression != Compression::None => {
+        Kind::Compressed(inner) if compression.is_some() => {
             let program = inner.program();
             format!("is {is} inside another compression; decompress it once with {program} -d")
         }
@@ -156,25 +57,25 @@ pub(super) fn mismatch(source: &Source, start: &[u8]) -> Option<String> {
             suffix = inner.suffix(),
         ),
         Kind::Unsupported(_, command) => format!("is {is}; decompress it with {command}"),
-        Kind::Format(Format::Parquet) if is_stdin || compression != Compression::None => {
+        Kind::Parquet if is_stdin || compression.is_some() => {
             format!("is {is}, not {}; save it to an uncompressed file and pass that", noun(format))
         }
-        Kind::Format(other) if is_stdin => {
-            format!("is {is}, not {}; pass --input-format {}", noun(format), other.name())
+        Kind::Arrow if is_stdin => format!("is {is}, not {}; pass --input-format arrow", noun(format)),
+        Kind::Parquet | Kind::Arrow => {
+            let other = format_of(kind).map_or("", Named::name);
+            format!(
+                "is {is}, not {}; pass --input-format {other}, or rename it so that its name ends in .{other}",
+                noun(format)
+            )
         }
-        Kind::Format(other) => format!(
-            "is {is}, not {}; pass --input-format {other}, or rename it so that its name ends in .{other}",
-            noun(format),
-            other = other.name()
-        ),
         Kind::LfsPointer => format!("is {is}; fetch it with git lfs pull"),
         Kind::Encoded(_, name) => {
             format!("is {is}; convert it to UTF-8, for example with iconv -f {name} -t UTF-8")
         }
-        Kind::Utf16(_) | Kind::Other(_) if format.is_binary() => {
+        _ if format.is_binary() => {
             format!("is {is}, not {}; pass another file", noun(format))
         }
-        Kind::Utf16(_) | Kind::Other(_) => {
+        Kind::Utf16(_) | Kind::Npy | Kind::Zip | Kind::Safetensors | Kind::Other(_) => {
             format!("is {is}, not text; skip it with --exclude, or extract its text first")
         }
     })
@@ -186,7 +87,17 @@ fn noun(format: Format) -> String {
         Format::Lines | Format::Files => "text".into(),
         Format::Jsonl => "JSON lines".into(),
         Format::Csv | Format::Tsv => format!("a {} file", format.name()),
-        Format::Parquet | Format::Arrow => Kind::Format(format).description(),
+        Format::Parquet => Kind::Parquet.description(),
+        Format::Arrow => Kind::Arrow.description(),
+    }
+}
+
+/// The format of inputs of a kind, if it is one.
+fn format_of(kind: Kind) -> Option<Format> {
+    match kind {
+        Kind::Parquet => Some(Format::Parquet),
+        Kind::Arrow => Some(Format::Arrow),
+        _ => None,
     }
 }
 
@@ -220,21 +131,11 @@ pub(super) fn not_utf8(bytes: &[u8], valid_up_to: usize, unit: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{ByteOrder, Kind, kind, mismatch, not_compressed, not_text_file};
+    use super::{mismatch, not_compressed, not_text_file};
     use crate::input::find::source_of_file;
-    use crate::input::source::{Compression, Format};
 
     #[test]
-    fn text_is_of_no_kind() {
-        for text in
-            ["ünïcode", "", "P", "PAR", "a\0b\0c", "BZ", "ARROW1", "7z", "version https://example.com"]
-        {
-            assert_eq!(kind(text.as_bytes()), None, "{text:?}");
-        }
-        assert_eq!(kind(b"\xff\xfea\0"), Some(Kind::Utf16(ByteOrder::Little)));
-        assert_eq!(kind(b"\xff\xfe\0\0a\0\0\0"), Some(Kind::Encoded("UTF-32", "UTF-32")));
-        assert_eq!(kind(b"\x50\x2a\x4d\x18\x04\0\0\0"), Some(Kind::Compressed(Compression::Zstd)));
-        assert_eq!(kind(b"\xff\xff\xff\xff\xf0\0\0\0\x10"), Some(Kind::Format(Format::Arrow)));
+    fn bytes_that_are_not_text_are_named() {
         assert!(not_text_file(b"a\0\xff", 2).starts_with("is binary data"));
         assert!(not_text_file(b"ab\xff", 2).starts_with("is not valid UTF-8 (byte 3 of the file)"));
         assert!(
@@ -322,7 +223,8 @@ mod tests {
             ("a.txt.gz", b"%PDF-1", Some("is a PDF document, not gzip-compressed; remove .gz from its name")),
         ];
         for (name, start, expected) in cases {
-            let found = not_compressed(&source_of_file((*name).into(), None), start);
+            let source = source_of_file((*name).into(), None);
+            let found = not_compressed(&source, source.compression.unwrap(), start);
             assert_eq!(found.as_deref(), *expected, "{name}");
         }
     }

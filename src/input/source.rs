@@ -1,6 +1,5 @@
 //! An input: where its bytes are, their format and their compression.
 
-use crate::named::names;
 use std::fmt::{self, Display, Formatter};
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -9,6 +8,8 @@ use anyhow::{Result, bail};
 
 use super::delimited::FieldSyntax;
 use super::error::cannot_open;
+use crate::formats::Compression;
+use crate::named::names;
 
 /// The format of an input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,37 +85,6 @@ impl Format {
     }
 }
 
-/// The compression of an input.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Compression {
-    /// Uncompressed.
-    None,
-    /// One or more gzip members.
-    Gzip,
-    /// One or more Zstandard frames.
-    Zstd,
-}
-
-impl Compression {
-    /// The program that makes it.
-    pub(super) fn program(self) -> &'static str {
-        match self {
-            Compression::None => "un",
-            Compression::Gzip => "gzip",
-            Compression::Zstd => "zstd",
-        }
-    }
-
-    /// The extension of a compressed file.
-    pub(super) fn suffix(self) -> &'static str {
-        match self {
-            Compression::None => "",
-            Compression::Gzip => "gz",
-            Compression::Zstd => "zst",
-        }
-    }
-}
-
 /// Where the bytes of an input are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum InputPath {
@@ -166,7 +136,7 @@ pub struct Source {
     /// The format.
     pub format: Format,
     /// The compression.
-    pub compression: Compression,
+    pub compression: Option<Compression>,
     /// How fields are delimited and quoted, if the format is csv or tsv.
     pub syntax: FieldSyntax,
     /// Whether the run goes on if the input cannot be read, with one [`Unreadable`](super::Unreadable) entry for it: it
@@ -209,7 +179,7 @@ impl Source {
                      that"
                 )
             }
-            (Format::Parquet, Compression::Gzip | Compression::Zstd, path) => {
+            (Format::Parquet, Some(_), path) => {
                 bail!(
                     "--input {path} is a compressed Parquet file, which cannot be read in place; decompress it first"
                 )

@@ -2,7 +2,7 @@
 
 use std::io::{self, BufRead, Read};
 
-use super::sniff::ByteOrder;
+use crate::formats::ByteOrder;
 
 /// The bytes of UTF-8 of an input in UTF-16. Half of a surrogate pair becomes the three bytes that UTF-8 would have for
 /// it, and a last odd byte is passed on as it is: neither is valid UTF-8, so that a reader reports the record.
@@ -93,7 +93,7 @@ mod tests {
     use std::io::{BufReader, Read};
 
     use super::Utf16Reader;
-    use crate::input::sniff::ByteOrder;
+    use crate::formats::ByteOrder;
 
     #[test]
     fn characters_are_decoded_across_reads() {

@@ -2,6 +2,7 @@
 
 use anyhow::{Result, bail};
 
+use super::column_names::{ID, INDEX, TOKENS, TRUNCATED};
 use super::content::{ContentType, VectorType};
 use super::dtype::OutputDtype;
 use super::format::OutputFormat;
@@ -9,7 +10,7 @@ use super::row::Span;
 use super::schema::OutputSchema;
 
 /// Names of the columns that Sconce writes itself, beside those of the content.
-const RESERVED_COLUMNS: &[&str] = &["index", "id", "tokens", "truncated"];
+const RESERVED_COLUMNS: &[&str] = &[INDEX, ID, TOKENS, TRUNCATED];
 
 /// Checks that the format supports what the schema asks for.
 ///

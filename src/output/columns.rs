@@ -15,6 +15,7 @@ use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef};
 use arrow_select::concat::concat;
 use serde_json::Value;
 
+use super::column_names::{ID, INDEX, TOKENS, TRUNCATED};
 use super::column_type::{ColumnType, exact_f64, to_text};
 use super::content_columns::{self, ContentBuilder, ContentColumns};
 use super::row::{Row, Span};
@@ -24,13 +25,13 @@ use crate::field::FieldValue;
 /// The Arrow schema of an output: `index`, `id` if rows have ids, `chunk`, `start` and `end` if rows are chunks,
 /// `tokens`, `truncated`, the kept columns, and those of the content. The output's metadata has the prefix `sconce.`.
 pub(super) fn arrow_schema(schema: &OutputSchema) -> SchemaRef {
-    let mut fields = vec![Field::new("index", DataType::Int64, false)];
-    fields.extend(schema.ids.as_ref().map(|id_type| Field::new("id", id_type.data_type(), true)));
+    let mut fields = vec![Field::new(INDEX, DataType::Int64, false)];
+    fields.extend(schema.ids.as_ref().map(|id_type| Field::new(ID, id_type.data_type(), true)));
     if schema.chunks {
         fields.extend(Span::NAMES.map(|name| Field::new(name, DataType::Int64, false)));
     }
-    fields.push(Field::new("tokens", DataType::Int64, false));
-    fields.push(Field::new("truncated", DataType::Boolean, false));
+    fields.push(Field::new(TOKENS, DataType::Int64, false));
+    fields.push(Field::new(TRUNCATED, DataType::Boolean, false));
     for column in &schema.kept {
         fields.push(Field::new(&column.name, column.column_type.data_type(), true));
     }

@@ -4,6 +4,10 @@
 use anyhow::{Result, bail};
 use serde::{Deserialize, Serialize};
 
+use super::column_names::{
+    ANSWERS, EMBEDDING, EMBEDDINGS, ENTITIES, INDICES, LABELS, MASKS, NO_ANSWER, RANK, SCALE, SCORE, VALUES,
+    WEIGHTS,
+};
 use super::dtype::{OutputDtype, StoredVector, VectorValues};
 use super::format::OutputFormat;
 use crate::neighbours::{Encoded, SparseVector};
@@ -252,14 +256,14 @@ impl ContentType {
     /// Names of the columns that the content may have.
     pub(super) fn column_names(&self) -> &'static [&'static str] {
         match self {
-            ContentType::Vectors(_) => &["scale", "embedding", "embeddings"],
-            ContentType::Scores { .. } => &["rank", "score"],
-            ContentType::Labels => &["labels"],
-            ContentType::Masks => &["masks"],
-            ContentType::Sparse { .. } => &["weights", "indices", "values"],
-            ContentType::Spans(SpanKind::Entities) => &["entities"],
-            ContentType::Spans(SpanKind::Answers) => &["answers", "no_answer"],
-            ContentType::Outputs(_) => &["embedding", "weights", "indices", "values", "embeddings"],
+            ContentType::Vectors(_) => &[SCALE, EMBEDDING, EMBEDDINGS],
+            ContentType::Scores { .. } => &[RANK, SCORE],
+            ContentType::Labels => &[LABELS],
+            ContentType::Masks => &[MASKS],
+            ContentType::Sparse { .. } => &[WEIGHTS, INDICES, VALUES],
+            ContentType::Spans(SpanKind::Entities) => &[ENTITIES],
+            ContentType::Spans(SpanKind::Answers) => &[ANSWERS, NO_ANSWER],
+            ContentType::Outputs(_) => &[EMBEDDING, WEIGHTS, INDICES, VALUES, EMBEDDINGS],
         }
     }
 }

@@ -14,6 +14,7 @@ use arrow_array::types::{ArrowPrimitiveType, Float16Type, Float32Type, Int8Type,
 use arrow_array::{ArrayRef, FixedSizeListArray, Float32Array, Int64Array, ListArray};
 use arrow_schema::{DataType, Field, Fields};
 
+use super::column_names::{EMBEDDING, EMBEDDINGS, INDICES, LABELS, MASKS, RANK, SCALE, SCORE, VALUES};
 use super::content::{Content, ContentType, LabelScore, TokenScore, VectorType, other_content};
 use super::dtype::{OutputDtype, StoredVector, VectorValues};
 use super::span_columns::{self, SpanColumns};
@@ -25,28 +26,25 @@ pub(super) fn fields(content: &ContentType) -> Vec<Field> {
     let field = |name: &str, data_type| Field::new(name, data_type, false);
     match content {
         ContentType::Vectors(vectors) => {
-            let scale = (vectors.dtype == OutputDtype::Int8).then(|| field("scale", DataType::Float32));
+            let scale = (vectors.dtype == OutputDtype::Int8).then(|| field(SCALE, DataType::Float32));
             let vector = vector_type(vectors);
-            let vector = if vectors.per_token {
-                field("embeddings", list_of(vector))
-            } else {
-                field("embedding", vector)
-            };
+            let vector =
+                if vectors.per_token { field(EMBEDDINGS, list_of(vector)) } else { field(EMBEDDING, vector) };
             scale.into_iter().chain([vector]).collect()
         }
         ContentType::Scores { ranked } => {
-            let rank = ranked.then(|| field("rank", DataType::Int64));
-            rank.into_iter().chain([field("score", DataType::Float32)]).collect()
+            let rank = ranked.then(|| field(RANK, DataType::Int64));
+            rank.into_iter().chain([field(SCORE, DataType::Float32)]).collect()
         }
         ContentType::Labels => {
             let label = DataType::Struct(label_fields());
-            vec![field("labels", list_of(label))]
+            vec![field(LABELS, list_of(label))]
         }
         ContentType::Masks => {
-            vec![field("masks", list_of(list_of(DataType::Struct(token_fields()))))]
+            vec![field(MASKS, list_of(list_of(DataType::Struct(token_fields()))))]
         }
         ContentType::Sparse { .. } => {
-            vec![field("indices", list_of(DataType::Int32)), field("values", list_of(DataType::Float32))]
+            vec![field(INDICES, list_of(DataType::Int32)), field(VALUES, list_of(DataType::Float32))]
         }
         ContentType::Spans(kind) => span_columns::fields(*kind, list_of),
         ContentType::Outputs(outputs) => outputs.parts().flat_map(|part| fields(&part)).collect(),

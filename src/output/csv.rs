@@ -8,6 +8,7 @@ use std::borrow::Cow;
 
 use anyhow::Result;
 
+use super::column_names::{ID, INDEX, RANK, SCALE, SCORE, TOKENS, TRUNCATED, WEIGHTS};
 use super::column_type::to_text;
 use super::content::{Content, ContentType};
 use super::dtype::OutputDtype;
@@ -31,9 +32,9 @@ impl CsvEncoder {
 impl RowEncoder for CsvEncoder {
     fn begin(&mut self, bytes: &mut Vec<u8>) -> Result<()> {
         let schema = &self.schema;
-        let id = schema.ids.as_ref().map(|_| "id");
+        let id = schema.ids.as_ref().map(|_| ID);
         let chunk = Span::NAMES.into_iter().filter(|_| schema.chunks);
-        let names = ["index"].into_iter().chain(id).chain(chunk).chain(["tokens", "truncated"]);
+        let names = [INDEX].into_iter().chain(id).chain(chunk).chain([TOKENS, TRUNCATED]);
         let names = names.chain(schema.kept.iter().map(|column| column.name.as_str()));
         append_record(bytes, names.map(Cow::Borrowed).chain(content_names(&schema.content)));
         Ok(())
@@ -57,14 +58,14 @@ impl RowEncoder for CsvEncoder {
 fn content_names(content: &ContentType) -> Vec<Cow<'static, str>> {
     match content {
         ContentType::Vectors(vectors) => {
-            let scale = (vectors.dtype == OutputDtype::Int8).then_some(Cow::Borrowed("scale"));
+            let scale = (vectors.dtype == OutputDtype::Int8).then_some(Cow::Borrowed(SCALE));
             let elements = (0..vectors.width()).map(|i| Cow::Owned(format!("e{i}")));
             scale.into_iter().chain(elements).collect()
         }
         ContentType::Scores { ranked } => {
-            ranked.then_some("rank").into_iter().chain(["score"]).map(Cow::Borrowed).collect()
+            ranked.then_some(RANK).into_iter().chain([SCORE]).map(Cow::Borrowed).collect()
         }
-        ContentType::Sparse { .. } => vec![Cow::Borrowed("weights")],
+        ContentType::Sparse { .. } => vec![Cow::Borrowed(WEIGHTS)],
         ContentType::Outputs(outputs) => outputs.parts().flat_map(|part| content_names(&part)).collect(),
         ContentType::Labels | ContentType::Masks | ContentType::Spans(_) => {
             content.column_names().iter().copied().map(Cow::Borrowed).collect()

@@ -9,6 +9,10 @@ use anyhow::Result;
 use serde::ser::{Error, SerializeMap};
 use serde::{Serialize, Serializer};
 
+use super::column_names::{
+    ANSWERS, EMBEDDING, EMBEDDINGS, ENTITIES, ID, INDEX, LABELS, MASKS, NO_ANSWER, RANK, SCALE, SCORE,
+    TOKENS, TRUNCATED, WEIGHTS,
+};
 use super::content::{Content, ContentType};
 use super::dtype::StoredVector;
 use super::encoder::RowEncoder;
@@ -63,15 +67,15 @@ impl Serialize for JsonRow<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let JsonRow { row, schema } = self;
         let mut map = serializer.serialize_map(None)?;
-        map.serialize_entry("index", &row.index)?;
+        map.serialize_entry(INDEX, &row.index)?;
         if let Some(id) = row.id {
-            map.serialize_entry("id", id)?;
+            map.serialize_entry(ID, id)?;
         }
         for (name, value) in Span::NAMES.iter().zip(row.chunk.iter().flat_map(|chunk| chunk.values())) {
             map.serialize_entry(name, &value)?;
         }
-        map.serialize_entry("tokens", &row.tokens)?;
-        map.serialize_entry("truncated", &row.truncated)?;
+        map.serialize_entry(TOKENS, &row.tokens)?;
+        map.serialize_entry(TRUNCATED, &row.truncated)?;
         for (column, value) in schema.kept.iter().zip(row.kept) {
             map.serialize_entry(&column.name, &*value.json())?;
         }
@@ -90,17 +94,17 @@ fn serialize_content<M: SerializeMap>(
         Content::Vector(vector) => serialize_vector(map, vector, content_type),
         Content::Score { score, rank } => {
             if let Some(rank) = rank {
-                map.serialize_entry("rank", rank)?;
+                map.serialize_entry(RANK, rank)?;
             }
-            map.serialize_entry("score", score)
+            map.serialize_entry(SCORE, score)
         }
-        Content::Labels(labels) => map.serialize_entry("labels", labels),
-        Content::Masks(masks) => map.serialize_entry("masks", masks),
-        Content::Sparse(vector) => map.serialize_entry("weights", &Weights(vector)),
-        Content::Entities(entities) => map.serialize_entry("entities", entities),
+        Content::Labels(labels) => map.serialize_entry(LABELS, labels),
+        Content::Masks(masks) => map.serialize_entry(MASKS, masks),
+        Content::Sparse(vector) => map.serialize_entry(WEIGHTS, &Weights(vector)),
+        Content::Entities(entities) => map.serialize_entry(ENTITIES, entities),
         Content::Answers { answers, no_answer } => {
-            map.serialize_entry("answers", answers)?;
-            map.serialize_entry("no_answer", no_answer)
+            map.serialize_entry(ANSWERS, answers)?;
+            map.serialize_entry(NO_ANSWER, no_answer)
         }
         Content::Outputs(outputs) => match content_type {
             ContentType::Outputs(types) => {
@@ -128,7 +132,7 @@ fn serialize_vector<M: SerializeMap>(
     content: &ContentType,
 ) -> Result<(), M::Error> {
     if let Some(scale) = vector.scale {
-        map.serialize_entry("scale", &scale)?;
+        map.serialize_entry(SCALE, &scale)?;
     }
     let values = &vector.values;
     match content {
@@ -136,8 +140,8 @@ fn serialize_vector<M: SerializeMap>(
             let width = vectors.width();
             let vectors = 0..values.len() / width;
             let vectors: Vec<_> = vectors.map(|i| values.slice(i * width..(i + 1) * width)).collect();
-            map.serialize_entry("embeddings", &vectors)
+            map.serialize_entry(EMBEDDINGS, &vectors)
         }
-        _ => map.serialize_entry("embedding", &values.slice(0..values.len())),
+        _ => map.serialize_entry(EMBEDDING, &values.slice(0..values.len())),
     }
 }

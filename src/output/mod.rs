@@ -17,6 +17,7 @@ mod array;
 mod arrow;
 mod bounded_rows;
 mod check;
+pub mod column_names;
 mod column_type;
 mod columns;
 mod concatenate;

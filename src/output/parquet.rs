@@ -11,6 +11,7 @@ use parquet::file::metadata::KeyValue;
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::schema::types::ColumnPath;
 
+use super::column_names::{EMBEDDING, EMBEDDINGS};
 use super::ipc_stream::{IpcStreamEncoder, RowGroups};
 use super::schema::OutputSchema;
 
@@ -40,7 +41,7 @@ fn properties(arrow_schema: &SchemaRef) -> WriterProperties {
         .set_key_value_metadata((!metadata.is_empty()).then_some(metadata))
         .set_max_row_group_row_count(None)
         .set_compression(Compression::ZSTD(ZstdLevel::default()));
-    let is_vector = |field: &&FieldRef| ["embedding", "embeddings"].contains(&field.name().as_str());
+    let is_vector = |field: &&FieldRef| [EMBEDDING, EMBEDDINGS].contains(&field.name().as_str());
     let Some(vectors) = arrow_schema.fields().last().filter(is_vector) else { return properties.build() };
     let mut path = vec![vectors.name().clone()];
     let mut element = vectors.data_type();

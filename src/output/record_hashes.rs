@@ -10,6 +10,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::bounded_rows::{CsvRows, read_line};
+use super::column_names::ID;
 use super::column_type::to_text;
 use super::format::OutputFormat;
 use super::row::Span;
@@ -58,7 +59,7 @@ pub fn for_each_record_hash(
             let mut rows = CsvRows::open(path).map_err(|error| malformed(path, &error))?;
             let (names, _) = rows.header().map_err(|error| malformed(path, &error))?;
             let column = |name: &str| names.iter().position(|column| column == name);
-            let (id, chunk) = (column("id"), column(Span::NAMES[0]));
+            let (id, chunk) = (column(ID), column(Span::NAMES[0]));
             let hash = column(HASH_COLUMN).ok_or_else(missing)?;
             let mut row = StringRecord::new();
             while rows.read(&mut row).map_err(|error| malformed(path, &error))? {
@@ -75,7 +76,7 @@ pub fn for_each_record_hash(
             }
             // Without chunks or ids, a kept column may have the name.
             let chunk = if schema.chunks { Span::NAMES[0] } else { "" };
-            let id = if schema.ids.is_some() { "id" } else { "" };
+            let id = if schema.ids.is_some() { ID } else { "" };
             file.for_each_value([id, chunk, HASH_COLUMN], |[id, chunk, hash]| {
                 if chunk.json().as_u64().is_some_and(|chunk| chunk > 0) {
                     return Ok(());

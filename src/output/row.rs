@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::column_names::{CHUNK, END, START};
 use super::content::Content;
 use crate::field::FieldValue;
 
@@ -38,7 +39,7 @@ pub struct Span {
 
 impl Span {
     /// Names of its columns.
-    pub(super) const NAMES: [&'static str; 3] = ["chunk", "start", "end"];
+    pub(super) const NAMES: [&'static str; 3] = [CHUNK, START, END];
 
     /// Values of its columns, in the order of [`Span::NAMES`].
     pub(super) fn values(self) -> [u64; 3] {

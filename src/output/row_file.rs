@@ -8,6 +8,10 @@ use anyhow::{Result, anyhow, bail};
 use arrow_array::RecordBatch;
 use arrow_schema::{DataType, FieldRef, Schema, SchemaRef};
 
+use super::column_names::{
+    EMBEDDING, EMBEDDINGS, ENTITIES, ID, INDEX, INDICES, LABELS, MASKS, NO_ANSWER, RANK, SCORE, TOKENS,
+    TRUNCATED, VALUES,
+};
 use super::column_type::{ColumnType, KeptColumn};
 use super::columns::{arrow_schema, field_value, for_each_row};
 use super::content::{ContentType, OutputTypes, SpanKind, VectorType};
@@ -157,15 +161,15 @@ fn output_schema(arrow: &Schema, format: OutputFormat) -> Option<OutputSchema> {
         .filter_map(|(key, value)| Some((key.strip_prefix(PREFIX)?.to_owned(), value.clone())))
         .collect();
     let mut fields = arrow.fields().iter().peekable();
-    next_named(&mut fields, "index")?;
-    let ids = next_named(&mut fields, "id").map(column_type);
+    next_named(&mut fields, INDEX)?;
+    let ids = next_named(&mut fields, ID).map(column_type);
     let chunks = fields.peek().is_some_and(|field| field.name() == Span::NAMES[0]);
     if chunks {
         for name in Span::NAMES {
             next_named(&mut fields, name)?;
         }
     }
-    for name in ["tokens", "truncated"] {
+    for name in [TOKENS, TRUNCATED] {
         next_named(&mut fields, name)?;
     }
     let rest: Vec<&FieldRef> = fields.collect();
@@ -202,14 +206,14 @@ fn content_type(fields: &[&FieldRef], metadata: &OutputMetadata) -> Option<Conte
     let (last, before) = fields.split_last()?;
     let follows = |name: &str| before.last().is_some_and(|field| field.name() == name);
     Some(match last.name().as_str() {
-        "embedding" => ContentType::Vectors(vector_type(last.data_type(), false, metadata)?),
-        "embeddings" => ContentType::Vectors(token_vectors(last, metadata)?),
-        "score" => ContentType::Scores { ranked: follows("rank") },
-        "labels" => ContentType::Labels,
-        "masks" => ContentType::Masks,
-        "values" => ContentType::Sparse { dimensions: sparse_dimensions(metadata) },
-        "entities" => ContentType::Spans(SpanKind::Entities),
-        "no_answer" => ContentType::Spans(SpanKind::Answers),
+        EMBEDDING => ContentType::Vectors(vector_type(last.data_type(), false, metadata)?),
+        EMBEDDINGS => ContentType::Vectors(token_vectors(last, metadata)?),
+        SCORE => ContentType::Scores { ranked: follows(RANK) },
+        LABELS => ContentType::Labels,
+        MASKS => ContentType::Masks,
+        VALUES => ContentType::Sparse { dimensions: sparse_dimensions(metadata) },
+        ENTITIES => ContentType::Spans(SpanKind::Entities),
+        NO_ANSWER => ContentType::Spans(SpanKind::Answers),
         _ => return None,
     })
 }
@@ -219,9 +223,9 @@ fn output_types(fields: &[&FieldRef], metadata: &OutputMetadata) -> OutputTypes 
     let mut last = fields.iter().rev().peekable();
     let mut next = |name: &str| last.next_if(|field| field.name() == name);
     // Columns of other types are none that Sconce writes, which the comparison with its schema shows.
-    let tokens = next("embeddings").and_then(|field| token_vectors(field, metadata));
-    let sparse = next("values").and_then(|_| next("indices")).map(|_| sparse_dimensions(metadata));
-    let dense = next("embedding").and_then(|field| vector_type(field.data_type(), false, metadata));
+    let tokens = next(EMBEDDINGS).and_then(|field| token_vectors(field, metadata));
+    let sparse = next(VALUES).and_then(|_| next(INDICES)).map(|_| sparse_dimensions(metadata));
+    let dense = next(EMBEDDING).and_then(|field| vector_type(field.data_type(), false, metadata));
     OutputTypes { dense, sparse, tokens }
 }
 

@@ -7,6 +7,7 @@ use anyhow::{Result, bail};
 use serde_json::{Map, Value, json};
 
 use super::array::ArrayEncoder;
+use super::column_names::{EMBEDDINGS, INDEX};
 use super::content::VectorType;
 use super::dtype::OutputDtype;
 use super::encoder::RowEncoder;
@@ -125,7 +126,7 @@ fn tensors(schema: &OutputSchema, vectors: &VectorType, rows: u64) -> TensorInde
     let mut tensors = TensorIndex::default();
     // In order of decreasing element size, as the safetensors library writes them, so that all are aligned.
     if schema.chunks {
-        for name in ["index"].into_iter().chain(Span::NAMES) {
+        for name in [INDEX].into_iter().chain(Span::NAMES) {
             tensors.add(name, "I64", &[rows], COLUMN_BYTES);
         }
     }
@@ -173,7 +174,7 @@ impl TensorIndex {
             OutputDtype::F16 => "F16",
             OutputDtype::Int8 | OutputDtype::Binary => "I8",
         };
-        self.add("embeddings", dtype, &[rows, vectors.width() as u64], vectors.dtype.element_bytes());
+        self.add(EMBEDDINGS, dtype, &[rows, vectors.width() as u64], vectors.dtype.element_bytes());
     }
 
     /// The JSON of the header.

@@ -7,6 +7,7 @@ use arrow_array::types::{Float32Type, Int64Type};
 use arrow_array::{Array, ArrayRef, Float32Array, ListArray, StringArray};
 use arrow_schema::{DataType, Field, Fields};
 
+use super::column_names::{ANSWERS, ENTITIES, NO_ANSWER};
 use super::content::{Answer, Content, Entity, SpanKind, other_content};
 use super::content_columns::{Columns, next, push_number, push_structs, push_text};
 
@@ -14,9 +15,9 @@ use super::content_columns::{Columns, next, push_number, push_structs, push_text
 pub(super) fn fields(kind: SpanKind, list: impl Fn(DataType) -> DataType) -> Vec<Field> {
     let spans = list(DataType::Struct(span_fields(kind)));
     match kind {
-        SpanKind::Entities => vec![Field::new("entities", spans, false)],
+        SpanKind::Entities => vec![Field::new(ENTITIES, spans, false)],
         SpanKind::Answers => {
-            vec![Field::new("answers", spans, false), Field::new("no_answer", DataType::Float32, false)]
+            vec![Field::new(ANSWERS, spans, false), Field::new(NO_ANSWER, DataType::Float32, false)]
         }
     }
 }

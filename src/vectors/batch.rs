@@ -13,21 +13,18 @@ use super::choice::{Candidate, Held, VectorField};
 use super::error::{REMEDY, token_integers, wrong_width};
 use super::lists::{first_null, list_items, list_values};
 use super::source::Blocks;
-use super::sparse::{self, INDICES, VALUES, WEIGHTS};
+use super::sparse;
 use super::width::{checked_width, dimensions_of_int8};
 use crate::error::one_line;
 use crate::field::{FieldValue, carried_type, convert, to_json};
 use crate::neighbours::{Block, Representation};
+use crate::output::column_names::{
+    EMBEDDING, EMBEDDINGS, INDICES, SCALE, TOKENS, TRUNCATED, VALUES, WEIGHTS,
+};
 use crate::output::{ColumnType, KeptColumn, OutputDtype, OutputMetadata};
 
-/// The column of the vectors.
-pub(super) const VECTORS: &str = "embedding";
-/// The column of vectors of tokens.
-pub(super) const TOKEN_VECTORS: &str = "embeddings";
-/// The column of the scales of int8 vectors.
-pub(super) const SCALE: &str = "scale";
 /// Columns that are not shown beside a vector.
-const HIDDEN: &[&str] = &["tokens", "truncated", SCALE, VECTORS, TOKEN_VECTORS];
+const HIDDEN: &[&str] = &[TOKENS, TRUNCATED, SCALE, EMBEDDING, EMBEDDINGS];
 /// Columns of a sparse vector, which are not shown beside it, nor beside another output of the same row.
 const HIDDEN_SPARSE: &[&str] = &[INDICES, VALUES, WEIGHTS];
 /// The key of the metadata of a file with several outputs in a row.
@@ -88,13 +85,13 @@ impl VectorSchema {
         let metadata: OutputMetadata = metadata.filter_map(strip).collect();
         let is_dense = match field {
             VectorField::Named(_) => true,
-            _ => field.name().into_iter().chain([VECTORS, TOKEN_VECTORS]).any(|name| find(name).is_some()),
+            _ => field.name().into_iter().chain([EMBEDDING, EMBEDDINGS]).any(|name| find(name).is_some()),
         };
         if !is_dense && let (Some(indices), Some(values)) = (find(INDICES), find(VALUES)) {
             return Ok(Self::sparse(schema, metadata, indices, values));
         }
         let candidates: Vec<Candidate> = schema.fields().iter().map(candidate).collect();
-        let vectors = field.find(name, "column", &[VECTORS, TOKEN_VECTORS], &candidates)?;
+        let vectors = field.find(name, "column", &[EMBEDDING, EMBEDDINGS], &candidates)?;
         let (column, data_type) = (schema.field(vectors).name(), schema.field(vectors).data_type());
         let Some((mut item, mut width)) = list_items(data_type) else {
             bail!(

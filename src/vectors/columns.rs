@@ -8,11 +8,12 @@ use anyhow::{Result, bail};
 use super::error::unread;
 use super::source::Columns;
 use crate::field::FieldValue;
+use crate::output::column_names::{CHUNK, END, INDEX, START};
 use crate::output::{ColumnType, KeptColumn};
 use crate::sys::regular_file::read_exact_at;
 
 /// The order of the columns that locate chunks.
-const CHUNK_COLUMNS: [&str; 4] = ["index", "chunk", "start", "end"];
+const CHUNK_COLUMNS: [&str; 4] = [INDEX, CHUNK, START, END];
 
 /// A column of 64-bit integers.
 fn integers(name: &str) -> KeptColumn {

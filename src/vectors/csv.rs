@@ -10,7 +10,7 @@ use anyhow::{Result, anyhow, bail};
 use csv::{ByteRecord, Reader, ReaderBuilder, StringRecord};
 use serde_json::Value;
 
-use super::batch::{SCALE, VECTORS, is_shown};
+use super::batch::is_shown;
 use super::buffer::BlockBuffer;
 use super::choice::{Candidate, Held, VectorField};
 use super::error::wrong_width;
@@ -19,6 +19,7 @@ use super::source::Opened;
 use super::width::checked_width;
 use crate::field::FieldValue;
 use crate::neighbours::{Block, Representation};
+use crate::output::column_names::{EMBEDDING, SCALE};
 use crate::output::{ColumnType, KeptColumn, OutputDtype};
 
 /// Size in bytes at which a unit of rows ends.
@@ -81,7 +82,7 @@ impl Layout {
         if !has_vectors && !matches!(field, VectorField::Named(_)) {
             return Ok(None);
         }
-        Ok(Some(Layout::List(field.find(name, "column", &[VECTORS], &candidates)?)))
+        Ok(Some(Layout::List(field.find(name, "column", &[EMBEDDING], &candidates)?)))
     }
 
     fn has(&self, column: usize) -> bool {

@@ -16,6 +16,7 @@ use super::sparse::TokenNumbers;
 use super::{arrow, csv, jsonl, npy, npz, safetensors};
 use crate::error::UsageError;
 use crate::field::FieldValue;
+use crate::formats::{Kind, sniff};
 use crate::named::Named;
 use crate::neighbours::{Block, Representation, Similarity};
 use crate::output::{KeptColumn, OutputDtype, OutputMetadata};
@@ -226,23 +227,19 @@ fn open_format(
     if start.is_empty() {
         bail!("{name} is empty; {PASS_VECTORS}");
     }
-    if start.starts_with(npy::MAGIC) {
-        return npy::open(path, name, (file, size), field);
+    match sniff(start) {
+        Some(Kind::Npy) => return npy::open(path, name, (file, size), field),
+        Some(Kind::Zip) => return npz::open(name, file, size, field),
+        Some(Kind::Parquet) => return super::parquet::open(name, file, field),
+        Some(Kind::Arrow) => return arrow::open(name, file, field),
+        Some(Kind::Compressed(_) | Kind::Unsupported(..)) => {
+            bail!("{name} is compressed; decompress it first")
+        }
+        _ => {}
     }
-    if start.starts_with(npz::MAGIC) {
-        return npz::open(name, file, size, field);
-    }
-    if start.starts_with(b"PAR1") {
-        return super::parquet::open(name, file, field);
-    }
-    if start.starts_with(b"ARROW1") || start.starts_with(&[0xff; 4]) {
-        return arrow::open(name, file, field);
-    }
+    // A header may be longer than the first bytes tell.
     if let Some(header_length) = safetensors::header_length(start, size) {
         return safetensors::open(name, (file, size), header_length, field);
-    }
-    if start.starts_with(b"\x1f\x8b") || start.starts_with(b"\x28\xb5\x2f\xfd") {
-        bail!("{name} is compressed; decompress it first");
     }
     if start.trim_ascii_start().starts_with(b"{") {
         return jsonl::open(path, name, field);

@@ -15,16 +15,17 @@ use serde::de::{DeserializeSeed, Error as _, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
-use super::batch::{SCALE, TOKEN_VECTORS, VECTORS, is_shown};
+use super::batch::is_shown;
 use super::buffer::BlockBuffer;
 use super::choice::{Candidate, Held, VectorField};
 use super::error::{PASS_VECTORS, token_integers, wrong_width};
 use super::records::{MAX_LINE_BYTES, Records, VisitRecord};
 use super::source::Opened;
-use super::sparse::{TokenNumbers, WEIGHTS};
+use super::sparse::TokenNumbers;
 use super::width::checked_width;
 use crate::field::FieldValue;
 use crate::neighbours::{Block, Representation};
+use crate::output::column_names::{EMBEDDING, EMBEDDINGS, SCALE, WEIGHTS};
 use crate::output::{ColumnType, KeptColumn, OutputDtype};
 
 /// Size in bytes at which a unit of lines ends.
@@ -165,7 +166,7 @@ fn first_with_vector(
     let named = field.name().into_iter();
     let names: Vec<&str> = match field {
         VectorField::Named(_) => named.collect(),
-        _ => named.chain([VECTORS, TOKEN_VECTORS, WEIGHTS]).collect(),
+        _ => named.chain([EMBEDDING, EMBEDDINGS, WEIGHTS]).collect(),
     };
     let (mut line, mut row, mut first) = (String::new(), 0, None);
     loop {
@@ -219,7 +220,7 @@ impl Layout {
     /// Finds the vector in the fields of the first line.
     fn new(name: &str, field: VectorField, first: &Map<String, Value>) -> Result<Self> {
         let mut candidates: Vec<Candidate> = first.iter().map(candidate).collect();
-        let own = [VECTORS, TOKEN_VECTORS, WEIGHTS];
+        let own = [EMBEDDING, EMBEDDINGS, WEIGHTS];
         let field = candidates.swap_remove(field.find(name, "field", &own, &candidates)?).name;
         let found = &first[&field];
         if found.is_object() {
@@ -227,7 +228,7 @@ impl Layout {
             return Ok(Layout { field, kind, dtype, width: 0, dimensions: 0 });
         }
         let vectors = found.as_array().and_then(|vectors| vectors.first()?.as_array());
-        let per_token = vectors.is_some() || field == TOKEN_VECTORS && found == &Value::Array(Vec::new());
+        let per_token = vectors.is_some() || field == EMBEDDINGS && found == &Value::Array(Vec::new());
         let elements = if per_token { vectors } else { found.as_array() };
         let Some(elements) = elements else {
             bail!(

@@ -17,8 +17,6 @@ use crate::output::OutputMetadata;
 use crate::store;
 use crate::sys::regular_file;
 
-/// The magic number of the format.
-pub(super) const MAGIC: &[u8] = b"\x93NUMPY";
 /// Maximum size of the header in bytes; numpy's own limit is 10,000.
 const MAX_HEADER_BYTES: usize = 1 << 16;
 

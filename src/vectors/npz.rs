@@ -17,11 +17,10 @@ use super::npy::Header;
 use super::source::{Blocks, Columns, Opened, Vectors, split};
 use super::width::MAX_SPARSE_DIMENSIONS;
 use crate::neighbours::Representation;
+use crate::output::column_names::{EMBEDDING, EMBEDDINGS};
 use crate::output::{OutputDtype, OutputMetadata};
 use crate::sys::regular_file::read_exact_at;
 
-/// The first bytes of a zip archive.
-pub(super) const MAGIC: &[u8] = b"PK\x03\x04";
 /// The maximum number of arrays whose headers are read.
 const MAX_ARRAYS: usize = 4096;
 
@@ -76,7 +75,7 @@ pub(super) fn open(name: &Arc<str>, file: File, size: u64, field: VectorField) -
     }
     let mut headers = names.iter().map(|name| header(name)).collect::<Result<Vec<_>>>()?;
     let candidates: Vec<Candidate> = names.into_iter().zip(&headers).map(candidate).collect();
-    let found = field.find(name, "array", &["embeddings", "embedding"], &candidates)?;
+    let found = field.find(name, "array", &[EMBEDDINGS, EMBEDDING], &candidates)?;
     let columns = |rows| Ok(Box::new(ChunkCounts::new(name, None, rows)?) as Box<dyn Columns>);
     let array = headers.swap_remove(found).dense_array(name)?;
     array.open(name, (file.into(), size), OutputMetadata::new(), columns)

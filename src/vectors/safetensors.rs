@@ -12,13 +12,13 @@ use super::converted::{DenseArray, ElementType};
 use super::error::{malformed, truncated};
 use super::source::{Columns, Opened};
 use crate::output::OutputMetadata;
+use crate::output::column_names::EMBEDDINGS;
 use crate::sys::regular_file::read_exact_at;
 
 /// Size of the length of the header in bytes.
 const LENGTH_BYTES: u64 = 8;
 /// Maximum size of the header in bytes, as in the safetensors library.
 const MAX_HEADER_BYTES: u64 = 100_000_000;
-const VECTORS: &str = "embeddings";
 
 /// The length of the header of a file that starts with these bytes, if they are those of a safetensors file.
 pub(super) fn header_length(start: &[u8], size: u64) -> Option<u64> {
@@ -48,7 +48,7 @@ pub(super) fn open(
     }
     let tensors: Vec<(&String, &TensorInfo)> = tensors.iter().map(|(name, tensor)| (name, *tensor)).collect();
     let candidates: Vec<Candidate> = tensors.iter().map(|(name, tensor)| candidate(name, tensor)).collect();
-    let (column, tensor) = tensors[field.find(name, "tensor", &[VECTORS], &candidates)?];
+    let (column, tensor) = tensors[field.find(name, "tensor", &[EMBEDDINGS], &candidates)?];
     let Some(element) = element(tensor.dtype) else {
         bail!("{name}: tensor {column:?} has the type {:?}; convert it to F32, F16 or I8", tensor.dtype)
     };

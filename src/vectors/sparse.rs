@@ -13,13 +13,7 @@ use super::buffer::BlockBuffer;
 use super::lists::{first_null, list_values};
 use super::width::MAX_SPARSE_DIMENSIONS;
 use crate::field::convert;
-
-/// The column of the dimensions of the elements that are not zero.
-pub(super) const INDICES: &str = "indices";
-/// The column of these elements.
-pub(super) const VALUES: &str = "values";
-/// The field of jsonl: an object of tokens and their weights.
-pub(super) const WEIGHTS: &str = "weights";
+use crate::output::column_names::{INDICES, VALUES};
 
 /// Appends rows with the columns [`INDICES`] and [`VALUES`], whose first row is row `first_row` of the file, to a buffer.
 pub(super) fn append(

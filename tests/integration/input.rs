@@ -13,9 +13,8 @@ use std::thread;
 use crate::support::damage::malformed_parquet;
 use crate::support::{assert_fails, embed, embedding, fixture, rows, sconce, stdout};
 use sconce::field::FieldValue;
-use sconce::input::{
-    Compression, Entries, Entry, Fields, Filter, Format, InputPath, Record, Source, Unreadable, find,
-};
+use sconce::formats::Compression;
+use sconce::input::{Entries, Entry, Fields, Filter, Format, InputPath, Record, Source, Unreadable, find};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -669,14 +668,14 @@ fn directories_are_walked_in_the_order_of_paths() {
     let found = find(&[folder.path().to_owned()], None, &everything()).unwrap().sources;
     assert_eq!(names(&found), ["a.txt", "3.csv", "4.txt", "b.jsonl.gz", "c.parquet", "5.txt", "d[1].txt"]);
     let formats: Vec<_> = found.iter().map(|source| (source.format, source.compression)).collect();
-    let plain = |format| (format, Compression::None);
+    let plain = |format| (format, None);
     assert_eq!(
         formats,
         [
             plain(Format::Lines),
             plain(Format::Csv),
             plain(Format::Lines),
-            (Format::Jsonl, Compression::Gzip),
+            (Format::Jsonl, Some(Compression::Gzip)),
             plain(Format::Parquet),
             plain(Format::Lines),
             plain(Format::Lines),
@@ -702,7 +701,7 @@ fn globs_match_files_and_directories() {
     assert_eq!(names(&several), ["3.csv", "a.txt", "3.csv", "-"]);
     // The extension gives the compression even with `--input-format`.
     let given = sources(&[at("b.jsonl.gz")], Some(Format::Files)).unwrap();
-    assert_eq!((given[0].format, given[0].compression), (Format::Files, Compression::Gzip));
+    assert_eq!((given[0].format, given[0].compression), (Format::Files, Some(Compression::Gzip)));
 }
 
 /// In a directory or among the files of a glob, files of records win over other files, and what describes them is no
@@ -820,7 +819,7 @@ fn inputs_that_cannot_be_opened_are_errors() {
     let source = Source {
         path: InputPath::File(fixture("input")),
         format: Format::Lines,
-        compression: Compression::None,
+        compression: None,
         syntax: Format::Lines.syntax(),
         is_lenient: false,
         fault: None,

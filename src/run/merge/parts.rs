@@ -6,6 +6,7 @@ use std::path::Path;
 use anyhow::{Result, anyhow, bail};
 use serde_json::Value;
 
+use crate::formats::{Kind, sniff};
 use crate::job::{SHARD_KEYS, Shard, shard_of_run};
 use crate::output::{OutputFormat, OutputMetadata, RowFile};
 use crate::store::{self, SidecarPaths, Target};
@@ -75,25 +76,17 @@ fn format_of(path: &Path, name: &str) -> Result<OutputFormat> {
     let unread = |error| anyhow!("cannot read {name} ({error}); check the path");
     let mut start = Vec::new();
     regular_file::open(path).map_err(unread)?.take(START_BYTES).read_to_end(&mut start).map_err(unread)?;
-    let starts = |magic: &[u8]| start.starts_with(magic);
-    Ok(if start.is_empty() || starts(b"{") {
-        OutputFormat::Jsonl
-    } else if starts(b"PAR1") {
-        OutputFormat::Parquet
-    } else if starts(b"ARROW1") || starts(&[0xff; 4]) {
-        OutputFormat::Arrow
-    } else if starts(b"\x93NUMPY") {
-        OutputFormat::Npy
-    } else if starts(b"PK\x03\x04") {
-        OutputFormat::Npz
-    } else if start.get(8) == Some(&b'{') {
-        OutputFormat::Safetensors
-    } else if starts(b"index,") {
-        OutputFormat::Csv
-    } else {
-        bail!(
+    Ok(match sniff(&start) {
+        Some(Kind::Parquet) => OutputFormat::Parquet,
+        Some(Kind::Arrow) => OutputFormat::Arrow,
+        Some(Kind::Npy) => OutputFormat::Npy,
+        Some(Kind::Zip) => OutputFormat::Npz,
+        Some(Kind::Safetensors) => OutputFormat::Safetensors,
+        _ if start.is_empty() || start.starts_with(b"{") => OutputFormat::Jsonl,
+        _ if start.starts_with(b"index,") => OutputFormat::Csv,
+        _ => bail!(
             "{name} is in no format that sconce writes; pass npy, npz, safetensors, arrow, parquet, jsonl or csv"
-        )
+        ),
     })
 }
 

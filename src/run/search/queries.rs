@@ -14,6 +14,7 @@ use crate::job::{FileDigests, weights_digest};
 use crate::model::modules::Role;
 use crate::named::Named;
 use crate::neighbours::{Elements, Encoded, Metric, Representation, Similarity, SparseVector, rows_f32};
+use crate::output::column_names::ID;
 use crate::run::query_texts::{QueryTexts, of_text, report};
 use crate::run::{embed, records::metadata};
 use crate::store::ReadFiles;
@@ -136,7 +137,7 @@ fn read(options: &SearchOptions, file: &VectorFile, path: &Path) -> Result<Query
         Representation::PerToken => read_dense(&queries, Encoded::PerToken)?,
     };
     check_complete(&queries, vectors.len())?;
-    let id = queries.columns().iter().position(|column| column.name == "id");
+    let id = queries.columns().iter().position(|column| column.name == ID);
     let rows: Vec<usize> = (0..queries.rows()).collect();
     let ids = match id {
         Some(id) => {

@@ -8,14 +8,15 @@ use super::weights::{number, weighted_mean};
 use crate::error::UsageError;
 use crate::field::FieldValue;
 use crate::neighbours::Neighbour;
+use crate::output::column_names::{CHUNK, END, ID, INDEX, RANK, SCORE, START};
 use crate::output::{ColumnType, KeptColumn, TableFormat, TableWriter};
 use crate::store::OutputLock;
 use crate::vectors::VectorFile;
 
 /// Columns of a vector file that locate a row, in the order in which they are shown.
-const LOCATION: [&str; 5] = ["index", "id", "chunk", "start", "end"];
+const LOCATION: [&str; 5] = [INDEX, ID, CHUNK, START, END];
 /// Columns that a search adds.
-const OWN: [&str; 5] = ["query", "query_id", "rank", "score", "weight"];
+const OWN: [&str; 5] = ["query", "query_id", RANK, SCORE, "weight"];
 /// Neighbours whose columns are read together.
 const GROUP_NEIGHBOURS: usize = 1 << 14;
 
