@@ -314,7 +314,7 @@ MUTATIONS = [
     ("a cross-encoder reads the text first", "src/task/classification.rs", "self.model.tokenize(query, Some(document), input)", "self.model.tokenize(document, Some(query), input)"),
     ("only the first text of a pair is truncated", "src/text/tokenizer.rs", "(TruncationStrategy::OnlySecond, Some((\"second\", second_tokens)))", "(TruncationStrategy::OnlyFirst, Some((\"first\", first_tokens)))"),
     ("one row too many is ranked", "src/job/collector/ranking.rs", "rows.pop_last();", "rows.len();"),
-    ("labels are not sorted", "src/task/classification.rs", "order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));", ""),
+    ("labels are not sorted", "src/task/classification.rs", "order.sort_by_key(|&label| descending(scores[label]));", ""),
     ("the Euclidean distance is squared", "src/neighbours/similarity.rs", ".sqrt(),\n            Similarity::Manhattan", ",\n            Similarity::Manhattan"),
     ("verify ignores the bound on the difference", "src/run/verify/bounds.rs", "comparison.max_difference.value > *bound", "comparison.max_difference.value > *bound + 1.0"),
     ("verify ignores the bound on the cosine", "src/run/verify/bounds.rs", "comparison.min_cosine.value < self.min_cosine", "comparison.min_cosine.value < -1.0"),
