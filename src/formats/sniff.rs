@@ -107,8 +107,8 @@ pub fn sniff(start: &[u8]) -> Option<Kind> {
     match first {
         // A frame of zstd that decoders skip.
         [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Some(Kind::Compressed(Compression::Zstd)),
-        // The marker of a message, and a length below 16 MiB.
-        [0xff, 0xff, 0xff, 0xff, _, _, _, 0] => Some(Kind::Arrow),
+        // The marker of a message, and a length, which is not negative.
+        [0xff, 0xff, 0xff, 0xff, _, _, _, 0..=0x7f] => Some(Kind::Arrow),
         // The length of a header below 16 MiB, and the header: a JSON object.
         [_, _, _, 0, 0, 0, 0, 0] if start.get(8) == Some(&b'{') => Some(Kind::Safetensors),
         _ if are_zero(1) => Some(Kind::Encoded(UTF_16, "UTF-16LE")),
@@ -158,6 +158,7 @@ mod tests {
             (b"\xff\xfe\0\0a\0\0\0", Kind::Encoded("UTF-32", "UTF-32")),
             (b"\x50\x2a\x4d\x18\x04\0\0\0", Kind::Compressed(Compression::Zstd)),
             (b"\xff\xff\xff\xff\xf0\0\0\0\x10", Kind::Arrow),
+            (b"\xff\xff\xff\xff\xff\xff\xff\x7f", Kind::Arrow),
             (b"ARROW1\0\0", Kind::Arrow),
             (b"PAR1\x15", Kind::Parquet),
             (b"\x93NUMPY\x01", Kind::Npy),
