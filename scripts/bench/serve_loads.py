@@ -263,7 +263,7 @@ class Bench:
         start, minutes = time.monotonic(), self.args.soak_minutes
         end, first_at = start + 60 * minutes, start + 60 * min(SOAK_MINUTE, minutes / 10)
         self.load.keep_going, self.load.unexpected = True, 0
-        first, rounds = None, 0
+        first, resident = None, []
         with self.serve_both("--max-length", 512) as server, Probe(server.port) as probe:
             while time.monotonic() < end:
                 for load in COMMON:
@@ -272,16 +272,16 @@ class Bench:
                 self.beside_bulk(server)
                 self.overload(server)
                 self.leave(server, 64)
-                rounds += 1
-                last = server.resident_mb()
+                resident.append(server.resident_mb())
                 if first is None and time.monotonic() >= first_at:
-                    first = last
+                    first = resident[-1]
         self.load.keep_going = False
         return {
-            "soak rounds": rounds,
-            "soak MB first": first or last,
-            "soak MB last": last,
-            "soak growth": last / (first or last) - 1,
+            "soak rounds": len(resident),
+            "soak MB": ", ".join(f"{mb:.0f}" for mb in resident),
+            "soak MB first": first or resident[-1],
+            "soak MB last": resident[-1],
+            "soak growth": resident[-1] / (first or resident[-1]) - 1,
             "soak errors": self.load.unexpected + probe.errors,
             "soak probes": probe.answers,
             "soak vectors": len(probe.vectors),

@@ -117,5 +117,5 @@ def page(args, bench, found, missing, load_average):
     figures = (figure for figure in FIGURES if figure[2] in found)
     lines += [f"| {load} | {what} | {text.format_map(found)} | {bar} |" for load, what, _, text, bar in figures]
     if "soak rounds" in found:
-        lines += ["", f"soak: {args.soak_minutes:g} minutes, {found['soak rounds']:.0f} times all loads."]
+        lines += ["", f"soak: {args.soak_minutes:g} minutes, {found['soak rounds']:.0f} times all loads; the resident set after each, in MB: {found['soak MB']}."]
     return "\n".join(lines) + "\n"

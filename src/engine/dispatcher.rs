@@ -90,6 +90,11 @@ impl<O: Order> Dispatcher<O> {
         changed
     }
 
+    /// Changes what waits, in work on a worker: it looks for something to run afterwards, and wakes others for the rest.
+    pub(super) fn change_in_work<R>(&self, change: impl FnOnce(&mut O) -> R) -> R {
+        change(&mut self.lock().order)
+    }
+
     /// Adds short work.
     pub(super) fn add_work(&self, work: Work) {
         let mut state = self.lock();
@@ -135,6 +140,7 @@ impl<O: Order> Dispatcher<O> {
             } else if state.is_stopped {
                 return;
             } else {
+                self.wake(&mut state);
                 state.sleeping[worker] = true;
                 state = self.wakers[worker].wait(state).unwrap_or_else(PoisonError::into_inner);
                 state.sleeping[worker] = false;

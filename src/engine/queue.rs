@@ -463,7 +463,7 @@ impl Shared {
             }
             None => {
                 progress.texts.extend(some.texts.iter().map(EncodedText::new));
-                self.dispatcher.change(|schedule| {
+                self.dispatcher.change_in_work(|schedule| {
                     for (index, text) in (first..).zip(some.texts) {
                         let tokens = (text.token_count() as f64 * call.task.cost()) as usize;
                         let waiting = Waiting { call: call.clone(), index, text };
