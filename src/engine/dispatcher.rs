@@ -165,14 +165,16 @@ impl<O: Order> Dispatcher<O> {
     }
 }
 
-/// Starts a thread for each worker, on which parallel operations run, too, so that no worker waits for another.
+/// Starts a thread for each worker, on which parallel operations run, too, so that no worker waits for another. If the system refuses one,
+/// none is started.
 pub(super) fn start_workers(
     workers: usize,
     name: &str,
     work: impl Fn(usize) + Clone + Send + 'static,
 ) -> Result<()> {
-    for worker in 0..workers {
-        let pool = single_thread_pool(format!("{name}-{worker}"))?;
+    let pools = (0..workers).map(|worker| single_thread_pool(format!("{name}-{worker}")));
+    let pools = pools.collect::<Result<Vec<_>>>()?;
+    for (worker, pool) in pools.into_iter().enumerate() {
         let work = work.clone();
         // The pool is dropped here; its thread ends after this closure returns.
         pool.spawn(move || work(worker));
