@@ -9,6 +9,11 @@ pub trait Named: Copy + 'static {
     /// The name of the value.
     fn name(self) -> &'static str;
 
+    /// The value with a name, which is no alias.
+    fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|value| value.name() == name)
+    }
+
     /// The names of all values, for a sentence.
     fn names() -> String {
         Self::ALL.iter().map(|value| value.name()).collect::<Vec<_>>().join(", ")

@@ -90,8 +90,7 @@ impl VectorFile {
 
     /// How its texts are compared, if it says so by a name that is known.
     pub fn similarity(&self) -> Option<Similarity> {
-        let name = self.metadata().get("similarity")?;
-        Similarity::ALL.iter().copied().find(|similarity| similarity.name() == name)
+        Similarity::from_name(self.metadata().get("similarity")?)
     }
 
     /// The numbers that stand for tokens in place of dimensions, in a file of sparse vectors by token.

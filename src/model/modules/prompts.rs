@@ -140,8 +140,8 @@ pub(super) fn read(path: &Path, pools: bool) -> Result<Settings> {
 
 /// The similarity function with a name.
 fn similarity(name: &Value, path: &Path) -> Result<Similarity> {
-    let known = Similarity::OF_VECTORS.iter().find(|similarity| name.as_str() == Some(similarity.name()));
-    known.copied().ok_or_else(|| {
+    let known = name.as_str().and_then(Similarity::from_name);
+    known.filter(|similarity| Similarity::OF_VECTORS.contains(similarity)).ok_or_else(|| {
         let names: Vec<&str> = Similarity::OF_VECTORS.iter().map(|similarity| similarity.name()).collect();
         let (path, names) = (path.display(), names.join(", "));
         anyhow!("{path}: \"similarity_fn_name\" is {name}, expected one of {names}; fix the file")

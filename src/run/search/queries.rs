@@ -91,8 +91,7 @@ fn similarity(
     if let Some(metric) = metric {
         return Ok(metric.into());
     }
-    let named =
-        own.and_then(|name| Similarity::ALL.iter().find(|similarity| similarity.name() == name)).copied();
+    let named = own.and_then(Similarity::from_name);
     let (found, remedy) = match representation {
         Representation::PerToken => {
             let mean = named.filter(|similarity| *similarity == Similarity::MeanMaxSim);
