@@ -4,9 +4,9 @@ use std::io::Read;
 
 use super::error::one_line;
 use super::limit::ReadLimit;
+use super::mismatch;
 use super::reader::InputReader;
 use super::record::{Entry, KeptName, Location, Position};
-use super::sniff;
 use super::source::{InputPath, Source};
 
 /// Reads a file as one record, with its path, as errors name it, as the id and the built-in fields in `keep`. A byte order mark at the
@@ -41,5 +41,5 @@ fn read_text(source: &Source, limit: ReadLimit) -> Result<String, String> {
         bytes.drain(..3);
     }
     String::from_utf8(bytes)
-        .map_err(|error| sniff::not_text_file(error.as_bytes(), error.utf8_error().valid_up_to()))
+        .map_err(|error| mismatch::not_text_file(error.as_bytes(), error.utf8_error().valid_up_to()))
 }

@@ -5,9 +5,9 @@ use std::io::{self, BufRead, Read};
 use anyhow::Result;
 
 use super::limit::ReadLimit;
+use super::mismatch;
 use super::reader::InputReader;
 use super::record::{Entry, KeptName, Location, Position};
-use super::sniff;
 
 /// The lines of an input. A line ends in `\n` or `\r\n`; an empty line is an empty text; a byte order mark at the start
 /// of the input is not part of the first text.
@@ -63,7 +63,7 @@ impl Lines {
             Ok(text) => Entry::plain_text(location, None, text, &self.keep),
             Err(error) => {
                 let valid = error.utf8_error().valid_up_to();
-                Entry::unreadable(location, sniff::not_utf8(error.as_bytes(), valid, "line"))
+                Entry::unreadable(location, mismatch::not_utf8(error.as_bytes(), valid, "line"))
             }
         }))
     }

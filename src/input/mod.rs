@@ -14,10 +14,10 @@ mod find;
 mod json;
 mod limit;
 mod lines;
+mod mismatch;
 mod parquet;
 mod reader;
 mod record;
-mod sniff;
 mod source;
 mod utf16;
 

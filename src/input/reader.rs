@@ -9,7 +9,7 @@ use anyhow::{Result, anyhow, bail};
 use flate2::bufread::MultiGzDecoder;
 
 use super::error::one_line;
-use super::sniff;
+use super::mismatch;
 use super::source::{InputPath, Source};
 use super::utf16::Utf16Reader;
 use crate::formats::{self, Compression, Kind};
@@ -53,7 +53,7 @@ impl InputReader {
         input.compressed_bytes_read = compression.map(|_| count.clone());
         let recognise = || -> io::Result<Box<dyn BufRead + Send>> {
             if let Some(compression) = compression {
-                input.fault = sniff::not_compressed(source, compression, reader.fill_buf()?);
+                input.fault = mismatch::not_compressed(source, compression, reader.fill_buf()?);
             }
             let mut reader: Box<dyn BufRead + Send> = match compression {
                 _ if input.fault.is_some() => return Ok(Box::new(io::empty())),
@@ -62,7 +62,7 @@ impl InputReader {
                 Some(Compression::Zstd) => Box::new(buffered(zstd::Decoder::with_buffer(reader)?)),
             };
             let start = reader.fill_buf()?;
-            input.fault = sniff::mismatch(source, start);
+            input.fault = mismatch::mismatch(source, start);
             match (formats::sniff(start), &input.fault) {
                 (_, Some(_)) => Ok(Box::new(io::empty())),
                 (Some(Kind::Utf16(order)), None) => {
