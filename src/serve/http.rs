@@ -14,6 +14,7 @@ use hyper::service::service_fn;
 use hyper::{Method, Request as HttpRequest, Response as HttpResponse, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
+use tokio::runtime::Runtime;
 use tokio::time::{sleep, timeout};
 
 use super::admission::Admitted;
@@ -33,23 +34,41 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a stop waits for the last answers, which are refusals, to be sent.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
-/// Answers requests until the process is told to stop, and then those that were admitted, for `shutdown_timeout` at most.
-pub(super) fn serve(listener: Listener, app: &Arc<App>, shutdown_timeout: Duration) -> Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.context("cannot start the thread for HTTP")?.block_on(async {
-        let (connections, mut signals) = (GracefulShutdown::new(), Signals::listen());
-        let stream = |stream| serve_connection(stream, app.clone(), &connections);
-        tokio::select! {
-            accepted = listener.accept_all(stream) => accepted?,
-            () = signals.requested(app) => {}
-        }
-        app.set_state(State::Stopping);
-        tokio::select! {
-            () = finish(app, connections, shutdown_timeout) => {}
-            () = signals.forced() => {}
-        }
-        Ok(())
-    })
+/// The thread for HTTP before it listens.
+pub(super) struct Http {
+    runtime: Runtime,
+    signals: Signals,
+}
+
+impl Http {
+    /// Signals that stop the process count from now on: a client may send one as soon as a socket is bound.
+    pub(super) fn new() -> Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.context("cannot start the thread for HTTP")?;
+        let entered = runtime.enter();
+        let signals = Signals::listen();
+        drop(entered);
+        Ok(Http { runtime, signals })
+    }
+
+    /// Answers requests until the process is told to stop, and then those that were admitted, for `shutdown_timeout` at most.
+    pub(super) fn serve(self, listener: Listener, app: &Arc<App>, shutdown_timeout: Duration) -> Result<()> {
+        let Http { runtime, mut signals } = self;
+        runtime.block_on(async {
+            let connections = GracefulShutdown::new();
+            let stream = |stream| serve_connection(stream, app.clone(), &connections);
+            tokio::select! {
+                accepted = listener.accept_all(stream) => accepted?,
+                () = signals.requested(app) => {}
+            }
+            app.set_state(State::Stopping);
+            tokio::select! {
+                () = finish(app, connections, shutdown_timeout) => {}
+                () = signals.forced() => {}
+            }
+            Ok(())
+        })
+    }
 }
 
 /// Waits until admitted requests are answered. Those that are not after `shutdown_timeout` are refused.

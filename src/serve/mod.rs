@@ -36,6 +36,7 @@ use anyhow::Result;
 
 use self::answer::Limits;
 use self::app::{App, AppOptions};
+use self::http::Http;
 use self::listener::Listener;
 pub use self::listener::{Address, TlsFiles};
 use self::log::Log;
@@ -99,6 +100,7 @@ const MEMORY_SHARE: f64 = 0.8;
 
 /// Runs `sconce serve` until the process is told to stop.
 pub fn serve(options: &ServeOptions, console: &Console) -> Result<()> {
+    let http = Http::new()?;
     let listener = Listener::bind(&options.address, options.tls.as_ref())?;
     let url = listener.url()?;
     let threads = rayon::current_num_threads();
@@ -116,7 +118,7 @@ pub fn serve(options: &ServeOptions, console: &Console) -> Result<()> {
         log: Log { format: options.log_format, verbosity: options.verbosity },
     });
     let (served, timeout) = (app.clone(), options.shutdown_timeout);
-    let http = spawn("http", move || http::serve(listener, &served, timeout))?;
+    let http = spawn("http", move || http.serve(listener, &served, timeout))?;
     let models = Models::load(options, console)?;
     let described = models.describe();
     let capacity = capacity(&models, threads, options);
