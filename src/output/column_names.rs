@@ -26,6 +26,10 @@ pub const WEIGHTS: &str = "weights";
 pub const INDICES: &str = "indices";
 /// The elements of a sparse vector.
 pub const VALUES: &str = "values";
+/// The query of a row.
+pub const QUERY: &str = "query";
+/// The id of the query of a row.
+pub const QUERY_ID: &str = "query_id";
 /// The place of a row among all that are sorted by their scores.
 pub const RANK: &str = "rank";
 /// A score.

@@ -10,6 +10,7 @@ use crate::error::UsageError;
 use crate::field::FieldValue;
 use crate::job::refuse_interrupted;
 use crate::neighbours::{Components, Except, Membership, Metric, Nearest, Pair, Scorer, Sink, TopPairs};
+use crate::output::column_names::SCORE;
 use crate::output::{ColumnType, KeptColumn, TableFormat, TableWriter};
 use crate::run::search::warn_of_missing;
 use crate::store::{OutputLock, ReadFiles, Target};
@@ -204,7 +205,7 @@ fn write_pairs(
     let column = |name: &str, column_type| KeptColumn { name: name.into(), column_type };
     let score = ColumnType::infer_from_fields([FieldValue::from(0.0f32)].iter());
     let mut columns =
-        vec![column("a", ColumnType::Integer), column("b", ColumnType::Integer), column("score", score)];
+        vec![column("a", ColumnType::Integer), column("b", ColumnType::Integer), column(SCORE, score)];
     for kept in kept.iter().map(|kept| &file.columns()[*kept]) {
         let of = |row: &str| column(&format!("{}_{row}", kept.name), kept.column_type.clone());
         columns.extend(["a", "b"].map(of));

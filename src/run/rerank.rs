@@ -8,6 +8,7 @@ use crate::error::UsageError;
 use crate::field::FieldValue;
 use crate::input::{Fields, InputPath, Source};
 use crate::job::{ExitStatus, Queries, QueryColumns, RunIdentity, sha256_of_texts};
+use crate::output::column_names::{QUERY, QUERY_ID};
 use crate::output::{self, ColumnType, KeptColumn, OutputMetadata};
 use crate::store::Target;
 use crate::sys::regular_file::is_same_file;
@@ -38,7 +39,7 @@ pub enum RerankQueries {
 }
 
 /// The columns of the query of a row.
-const QUERY_COLUMNS: [&str; 2] = ["query", "query_id"];
+const QUERY_COLUMNS: [&str; 2] = [QUERY, QUERY_ID];
 
 /// Runs `sconce rerank`.
 ///

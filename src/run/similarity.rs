@@ -13,6 +13,7 @@ use crate::error::UsageError;
 use crate::field::FieldValue;
 use crate::named::Named;
 use crate::neighbours::{Compared, Encoded, Similarity};
+use crate::output::column_names::SCORE;
 use crate::output::{ColumnType, KeptColumn, TableFormat, TableWriter};
 use crate::store::{OutputLock, ReadFiles, Target, print, print_with};
 use crate::sys::console::Console;
@@ -145,7 +146,7 @@ fn print_matrix(texts: &[String], matrix: &Matrix) -> Result<()> {
 
 /// Prints a row for each pair of texts.
 fn print_pairs(format: TableFormat, matrix: &Matrix) -> Result<()> {
-    let columns = [("a", ColumnType::Integer), ("b", ColumnType::Integer), ("score", ColumnType::Float)];
+    let columns = [("a", ColumnType::Integer), ("b", ColumnType::Integer), (SCORE, ColumnType::Float)];
     let columns = columns.map(|(name, column_type)| column(name, column_type)).into();
     let pairs_of = |a: usize| {
         let others = matrix.row(a, a + 1).into_iter().zip(a + 1..);

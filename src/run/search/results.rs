@@ -8,7 +8,7 @@ use super::weights::{number, weighted_mean};
 use crate::error::UsageError;
 use crate::field::FieldValue;
 use crate::neighbours::Neighbour;
-use crate::output::column_names::{CHUNK, END, ID, INDEX, RANK, SCORE, START};
+use crate::output::column_names::{CHUNK, END, ID, INDEX, QUERY, QUERY_ID, RANK, SCORE, START};
 use crate::output::{ColumnType, KeptColumn, TableFormat, TableWriter};
 use crate::store::OutputLock;
 use crate::vectors::VectorFile;
@@ -16,7 +16,7 @@ use crate::vectors::VectorFile;
 /// Columns of a vector file that locate a row, in the order in which they are shown.
 const LOCATION: [&str; 5] = [INDEX, ID, CHUNK, START, END];
 /// Columns that a search adds.
-const OWN: [&str; 5] = ["query", "query_id", RANK, SCORE, "weight"];
+const OWN: [&str; 5] = [QUERY, QUERY_ID, RANK, SCORE, "weight"];
 /// Neighbours whose columns are read together.
 const GROUP_NEIGHBOURS: usize = 1 << 14;
 
@@ -134,8 +134,8 @@ impl Rows<'_> {
         let mut columns =
             self.query_columns(group.iter().flat_map(|(query, found)| found.iter().map(|_| *query)));
         let ranks = group.iter().flat_map(|(_, neighbours)| 0..neighbours.len());
-        columns.push(integers("rank", ranks));
-        let scores = float("score", all().map(|neighbour| neighbour.score.into()));
+        columns.push(integers(RANK, ranks));
+        let scores = float(SCORE, all().map(|neighbour| neighbour.score.into()));
         let weights = self.options.weights.map(|weights| {
             let of_query = |(_, neighbours): &(usize, Vec<Neighbour>)| {
                 let scores: Vec<f32> = neighbours.iter().map(|neighbour| neighbour.score).collect();
@@ -182,10 +182,10 @@ impl Rows<'_> {
         if self.options.format == TableFormat::Text && self.queries == 1 {
             return Vec::new();
         }
-        let mut columns = vec![integers("query", queries.clone())];
+        let mut columns = vec![integers(QUERY, queries.clone())];
         if let Some(ids) = self.ids {
             let ids = queries.map(|query| ids[query].clone().into()).collect();
-            columns.push((KeptColumn { name: "query_id".into(), column_type: ColumnType::Text }, ids));
+            columns.push((KeptColumn { name: QUERY_ID.into(), column_type: ColumnType::Text }, ids));
         }
         columns
     }
