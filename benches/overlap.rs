@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use anyhow::{Result, anyhow, ensure};
 use sconce::engine::{MemoryBudget, Task, TaskInput, balanced_batches};
-use sconce::input::{Compression, Fields, Format, InputPath, Source};
+use sconce::input::{Fields, Format, InputPath, Source};
 use sconce::model::Source as ModelSource;
 use sconce::output;
 use sconce::run::embed::{EmbedOptions, embed};
@@ -50,7 +50,7 @@ fn main() -> Result<()> {
             vec![Source {
                 path: InputPath::File(file.clone()),
                 format: Format::Lines,
-                compression: Compression::None,
+                compression: None,
                 syntax: Format::Lines.syntax(),
                 is_lenient: false,
                 fault: None,
