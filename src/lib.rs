@@ -92,8 +92,13 @@
 //! ([`Model::weight_cache`]).
 //!
 //! The allocator is the program's choice. That of glibc returns large blocks to the system at once and gets them again page by page, which
-//! takes CPU time; with `GLIBC_TUNABLES=glibc.malloc.mmap_threshold=4294967296:glibc.malloc.trim_threshold=4294967296` in the environment
-//! it keeps them.
+//! takes a tenth of the time with a small model. The command line has mimalloc, with which a program is as fast as it. While texts are
+//! embedded, it keeps freed memory for 250 ms rather than 10, unless the program or `MIMALLOC_PURGE_DELAY` sets another time:
+//!
+//! ```no_run
+//! #[global_allocator]
+//! static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+//! ```
 //!
 //! The other modules are internal and change without notice.
 

@@ -21,16 +21,14 @@ const PURGE_DELAY: mi_option_t = 15;
 /// Whether this is the program's allocator, whose settings are for this crate to choose: not in a program that uses the library.
 static IS_CONFIGURED: AtomicBool = AtomicBool::new(false);
 
-/// Keeps freed memory for 250 ms, so that the next operation of the same size reuses it. `MIMALLOC_PURGE_DELAY` in the
-/// environment takes precedence.
+/// Keeps freed memory for 250 ms, so that the next operation of the same size reuses it, if mimalloc is the allocator of the program.
+/// What a program that uses the library sets, and `MIMALLOC_PURGE_DELAY` in the environment, take precedence.
 ///
 /// The default of 10 ms is shorter than one large GEMM: the memory of most results would be requested again, page by
 /// page and zeroed, which takes 4 to 8 % of a run. With 500 ms, memory begins to grow with the input (`scripts/check/scale.py
 /// --formats parquet`).
 pub fn keep_freed_memory() {
-    if IS_CONFIGURED.load(Ordering::Relaxed) {
-        set(PURGE_DELAY, 250);
-    }
+    set(PURGE_DELAY, 250);
 }
 
 /// Returns the memory that loading has freed to the system: an idle thread returns none, so that each of several processes with one
@@ -53,7 +51,7 @@ pub fn return_freed_memory() {
 /// and the sizes of all-MiniLM-L6-v2. Where a virtual machine has to get them from its host first, a run takes 10 to 20 ms more; what they save
 /// in address translation is below 0.5 %, and nothing with the sizes of BERT-base.
 ///
-/// Without this call, the functions of this module change nothing.
+/// Without this call, [`return_freed_memory`] does nothing.
 pub fn configure_at_start() {
     IS_CONFIGURED.store(true, Ordering::Relaxed);
     #[cfg(not(unix))]

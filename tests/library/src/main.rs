@@ -5,7 +5,12 @@
 use std::error::Error;
 use std::fs;
 
+use mimalloc::MiMalloc;
 use sconce::Embedder;
+
+/// That of the command line, as the page of the library recommends.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
