@@ -1,10 +1,12 @@
 //! Hands to each worker thread what it runs next, in the order that an [`Order`] says.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use rayon::ThreadPool;
 
 use crate::sys::threads::{panic_to_error, single_thread_pool};
 
@@ -165,19 +167,16 @@ impl<O: Order> Dispatcher<O> {
     }
 }
 
-/// Starts a thread for each worker, on which parallel operations run, too, so that no worker waits for another. If the system refuses one,
-/// none is started.
-pub(super) fn start_workers(
-    workers: usize,
-    name: &str,
-    work: impl Fn(usize) + Clone + Send + 'static,
-) -> Result<()> {
-    let pools = (0..workers).map(|worker| single_thread_pool(format!("{name}-{worker}")));
-    let pools = pools.collect::<Result<Vec<_>>>()?;
+/// Starts a worker on a thread of each pool, on whose threads its parallel operations run.
+pub(super) fn start_workers(pools: Vec<ThreadPool>, work: impl Fn(usize) + Clone + Send + 'static) {
     for (worker, pool) in pools.into_iter().enumerate() {
         let work = work.clone();
-        // The pool is dropped here; its thread ends after this closure returns.
+        // The pool is dropped here; its threads end after this closure returns.
         pool.spawn(move || work(worker));
     }
-    Ok(())
+}
+
+/// A pool of one thread for each worker, so that none waits for another. If the system refuses a thread, none is started.
+pub(super) fn own_pools(workers: Range<usize>, name: &str) -> Result<Vec<ThreadPool>> {
+    workers.map(|worker| single_thread_pool(format!("{name}-{worker}"))).collect()
 }

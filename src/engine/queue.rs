@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Error, Result};
 use rayon::ThreadPool;
 
-use super::dispatcher::{Dispatcher, Order, start_workers};
-use super::schedule::{Capacity, Request, Run, Schedule};
+use super::dispatcher::{Dispatcher, Order, own_pools, start_workers};
+use super::schedule::{Capacity, Request, Run, SHARING_WORKER, Schedule};
 use super::task::{RowOptionError, RowOptions, Task, TaskInput, TaskRow, TextError, TokenizeError};
 use super::utilization::Utilization;
 use super::wave::EncodedText;
@@ -328,8 +328,8 @@ struct Waiting {
 
 struct Shared {
     dispatcher: Dispatcher<Schedule<Waiting>>,
-    /// The threads that share a batch.
-    pool: ThreadPool,
+    /// The thread on which the worker that shares batches runs the others. Its own is one of those that share.
+    alone: Option<ThreadPool>,
     utilization: Utilization,
     batches: AtomicU64,
     texts: AtomicU64,
@@ -347,9 +347,15 @@ impl Queue {
     /// Starts the workers, and `threads` threads that share the batch of a single text.
     pub fn start(capacity: Capacity, threads: usize) -> Result<Self> {
         let dispatcher = Dispatcher::new(Schedule::new(capacity));
+        let workers = dispatcher.read(Schedule::workers);
+        let mut pools = own_pools(0..workers, "serve")?;
+        let alone = match capacity.can_share {
+            true => Some(mem::replace(&mut pools[SHARING_WORKER], thread_pool(threads, "share")?)),
+            false => None,
+        };
         let shared = Arc::new(Shared {
             dispatcher,
-            pool: thread_pool(threads, "share")?,
+            alone,
             utilization: Utilization::new(capacity.workers),
             batches: AtomicU64::new(0),
             texts: AtomicU64::new(0),
@@ -358,10 +364,9 @@ impl Queue {
             unclaimed: AtomicU64::new(0),
         });
         let queue = Queue { shared: shared.clone() };
-        let workers = shared.dispatcher.read(Schedule::workers);
-        start_workers(workers, "serve", move |worker| {
+        start_workers(pools, move |worker| {
             shared.dispatcher.work(worker, |run| shared.run(run, worker));
-        })?;
+        });
         Ok(queue)
     }
 
@@ -500,7 +505,7 @@ impl Shared {
         let (texts, gone): (Vec<_>, Vec<_>) =
             run.texts.into_iter().partition(|waiting| waiting.call.is_awaited());
         self.cancelled.fetch_add(gone.len() as u64, Ordering::Relaxed);
-        let threads = if run.is_shared { self.pool.current_num_threads() } else { 1 };
+        let threads = if run.is_shared { rayon::current_num_threads() } else { 1 };
         let _busy = self.utilization.enter(threads);
         for texts in texts.chunk_by(|a, b| Arc::ptr_eq(&a.call.task, &b.call.task)) {
             self.encode(texts, run.is_shared, worker, since);
@@ -514,7 +519,10 @@ impl Shared {
         let task = &waiting[0].call.task;
         let encode = || panic_to_error(|| task.rows(&texts, &options, worker));
         let start = Instant::now();
-        let rows = if is_shared { self.pool.install(encode) } else { encode() };
+        let rows = match &self.alone {
+            Some(alone) if worker == SHARING_WORKER && !is_shared => alone.install(encode),
+            _ => encode(),
+        };
         let seconds = start.elapsed().as_secs_f64();
         let since_gone = |call: &Pending| call.gone_at.get().map_or(0.0, |at| at.elapsed().as_secs_f64());
         match rows {

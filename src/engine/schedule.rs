@@ -36,6 +36,8 @@ const BATCH_TIME: Duration = Duration::from_millis(35);
 const EFFICIENT_TOKENS: usize = 64;
 /// Maximum time that a request is thought to take: a year, so that no sum of times overflows.
 const MAX_IDLE_TIME: Duration = Duration::from_secs(365 * 24 * 3600);
+/// The worker that shares texts: its thread is one of those that share, and is awake already when they begin.
+pub(super) const SHARING_WORKER: usize = 0;
 /// The weight of a run in the measured time per token.
 const RUN_WEIGHT: f64 = 1.0 / 16.0;
 
@@ -212,6 +214,9 @@ impl<T: Send> Order for Schedule<T> {
 
     fn has_run_for(&self, worker: usize) -> bool {
         if self.waiting.len() == 0 || !self.workers.is_idle(worker) {
+            return false;
+        }
+        if worker != SHARING_WORKER && self.is_to_be_shared(self.waiting.is_long_first()) {
             return false;
         }
         self.workers.has_core(worker) || self.waiting.short.len() > 0 && self.workers.may_run_beside_long()

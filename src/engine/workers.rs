@@ -9,7 +9,7 @@ use crossbeam_channel::Sender;
 use rayon::ThreadPool;
 
 use super::budget::MemoryBudget;
-use super::dispatcher::{Dispatcher, Order, start_workers};
+use super::dispatcher::{Dispatcher, Order, own_pools, start_workers};
 use super::row_cache::RowCache;
 use super::task::{RowOptions, Task, TaskRow};
 use super::utilization::Utilization;
@@ -165,9 +165,9 @@ impl<T: Task> Workers<T> {
         if !*are_started {
             self.runner.task.on_workers_start();
             let (dispatcher, runner) = (self.dispatcher.clone(), self.runner.clone());
-            start_workers(self.threads, "encode", move |worker| {
+            start_workers(own_pools(0..self.threads, "encode")?, move |worker| {
                 dispatcher.work(worker, |batch| runner.run(batch, worker, 1));
-            })?;
+            });
             *are_started = true;
         }
         Ok(())
