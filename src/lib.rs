@@ -105,8 +105,6 @@ pub mod engine;
 #[doc(hidden)]
 pub mod error;
 #[doc(hidden)]
-pub mod field;
-#[doc(hidden)]
 pub mod figure;
 #[doc(hidden)]
 pub mod formats;
@@ -127,6 +125,8 @@ pub mod nn;
 pub mod ops;
 #[doc(hidden)]
 pub mod output;
+#[doc(hidden)]
+pub mod rows;
 #[doc(hidden)]
 pub mod run;
 #[cfg(feature = "serve")]
@@ -150,7 +150,7 @@ pub use api::{
 pub use model::modules::Role;
 pub use neighbours::{Metric, SparseVector};
 pub use nn::{ComputeDtype, DeviceRequest as Device, Pool, Pooling};
-pub use output::LabelScore as Label;
+pub use rows::LabelScore as Label;
 pub use task::OnLong;
 pub use text::{PairTruncation, TruncationSide};
 

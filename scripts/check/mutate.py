@@ -320,7 +320,7 @@ MUTATIONS = [
     ("verify ignores the bound on the cosine", "src/run/verify/bounds.rs", "comparison.min_cosine.value < self.min_cosine", "comparison.min_cosine.value < -1.0"),
     ("verify ignores the bound on neighbours", "src/run/verify/bounds.rs", "*share < self.min_neighbours", "*share < 0.0"),
     ("NaN in a reference is accepted", "src/run/verify/reference.rs", "vector.iter().any(|x| !x.is_finite())", "false"),
-    ("int8 rounds down", "src/output/dtype.rs", ".round_ties_even()", ".floor()"),
+    ("int8 rounds down", "src/rows/dtype.rs", ".round_ties_even()", ".floor()"),
     # Threads.
     ("threads of a pool share CPUs", "src/sys/threads.rs", ".skip(index).step_by(threads)", ".skip(0 * index).step_by(1)"),
     ("more threads than CPUs are kept apart", "src/sys/threads.rs", "threads > 1 && threads <= cpus.len()", "threads > 1"),

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use super::engine::pool;
 use super::error::{Error, ErrorKind};
 use crate::error::UsageError;
-use crate::field::FieldValue;
 use crate::named::Named;
 use crate::neighbours::{self, Metric, Representation, Similarity, SparseVector};
-use crate::output::column_names::ID;
+use crate::rows::FieldValue;
+use crate::rows::columns::ID;
 use crate::vectors::{self, Found, UnusableQuery, VectorField};
 
 /// A file of vectors, or several as one: what `sconce embed` writes, and arrays of other software, in npy, npz, safetensors, Parquet, Arrow,

@@ -54,7 +54,8 @@ mod tests {
     use crate::named::Named;
     use crate::neighbours::{Metric, Similarity};
     use crate::nn::{ComputeDtype, OutputKind, Pool};
-    use crate::output::{self, OutputDtype};
+    use crate::output;
+    use crate::rows::{OutputDtype, OutputFormat};
     use crate::run::attend::AttentionFormat;
     use crate::run::search::WeightKind;
     use crate::task::{Aggregation, Mixing, OnLong};
@@ -84,7 +85,7 @@ mod tests {
     #[test]
     fn every_name_is_parsed_as_its_value() {
         check::<input::Format>();
-        check::<output::OutputFormat>();
+        check::<OutputFormat>();
         check::<OutputDtype>();
         check::<ComputeDtype>();
         check::<Pool>();

@@ -17,7 +17,7 @@ use super::lines::Lines;
 use super::reader::InputReader;
 use super::record::{Entry, Fields, KeptName, MAX_EXACT_INTEGER, Record, TextFields, built_in_field};
 use super::source::{Format, Source};
-use crate::field::FieldValue;
+use crate::rows::FieldValue;
 
 /// The objects of an input. Lines of white space are skipped.
 pub(super) struct JsonLines {

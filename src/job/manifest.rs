@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::cursor::Cursor;
 use super::stats::Stats;
-use crate::output::{ColumnType, KeptColumn, OutputMetadata};
+use crate::rows::{ColumnType, KeptColumn, OutputMetadata};
 use crate::store::{self, Digest, DurableRows, SidecarPaths, Target};
 
 /// What two runs must have in common for one to resume the other: options, inputs and files, each with its value or digest.

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::stats::Stats;
 use crate::engine::{Engine, MemoryBudget, Task};
-use crate::output::OutputMetadata;
+use crate::rows::OutputMetadata;
 use crate::store::{parent_dir, write_file};
 use crate::sys::memory::peak_memory;
 

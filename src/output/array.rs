@@ -2,10 +2,8 @@
 
 use anyhow::Result;
 
-use super::content::VectorType;
 use super::encoder::RowEncoder;
-use super::row::Row;
-use super::schema::{OutputMetadata, OutputSchema};
+use crate::rows::{OutputMetadata, OutputSchema, Row, VectorType};
 use crate::store::{Access, Destination};
 
 /// Encodes rows as the array of a file. The header holds the number of rows, so it is written last.

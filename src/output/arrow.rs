@@ -8,7 +8,7 @@ use arrow_ipc::writer::FileWriter;
 use arrow_schema::{ArrowError, SchemaRef};
 
 use super::ipc_stream::{IpcStreamEncoder, RowGroups};
-use super::schema::OutputSchema;
+use crate::rows::OutputSchema;
 
 /// An encoder for an Arrow IPC file.
 pub(super) fn file_encoder(schema: &OutputSchema) -> IpcStreamEncoder {

@@ -2,12 +2,8 @@
 
 use anyhow::{Result, bail};
 
-use super::column_names::{ID, INDEX, TOKENS, TRUNCATED};
-use super::content::{ContentType, VectorType};
-use super::dtype::OutputDtype;
-use super::format::OutputFormat;
-use super::row::Span;
-use super::schema::OutputSchema;
+use crate::rows::columns::{ID, INDEX, TOKENS, TRUNCATED};
+use crate::rows::{ContentType, OutputDtype, OutputFormat, OutputSchema, Span, VectorType};
 
 /// Names of the columns that Sconce writes itself, beside those of the content.
 const RESERVED_COLUMNS: &[&str] = &[INDEX, ID, TOKENS, TRUNCATED];

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, anyhow, bail};
 
 use super::bounded_rows::CsvRows;
-use super::format::OutputFormat;
 use crate::error::one_line;
+use crate::rows::OutputFormat;
 use crate::store::{Access, Destination, OutputLock};
 use crate::sys::regular_file;
 

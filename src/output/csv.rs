@@ -8,14 +8,10 @@ use std::borrow::Cow;
 
 use anyhow::Result;
 
-use super::column_names::{ID, INDEX, RANK, SCALE, SCORE, TOKENS, TRUNCATED, WEIGHTS};
-use super::column_type::to_text;
-use super::content::{Content, ContentType};
-use super::dtype::OutputDtype;
 use super::encoder::RowEncoder;
 use super::jsonl::Weights;
-use super::row::{Row, Span};
-use super::schema::OutputSchema;
+use crate::rows::columns::{ID, INDEX, RANK, SCALE, SCORE, TOKENS, TRUNCATED, WEIGHTS};
+use crate::rows::{Content, ContentType, OutputDtype, OutputSchema, Row, Span, to_text};
 
 /// Encodes rows as CSV.
 pub(super) struct CsvEncoder {

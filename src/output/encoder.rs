@@ -2,8 +2,7 @@
 
 use anyhow::{Result, bail};
 
-use super::row::Row;
-use super::schema::OutputMetadata;
+use crate::rows::{OutputMetadata, Row};
 use crate::store::{Access, Destination, DurableRows, Target};
 
 /// An output format: encodes rows as the bytes of the partial file, and makes the final output of them.

@@ -12,12 +12,10 @@ use arrow_array::RecordBatch;
 use arrow_ipc::writer::{DictionaryTracker, IpcDataGenerator, IpcWriteOptions, write_message};
 use arrow_schema::SchemaRef;
 
-use super::columns::{BatchBuilder, arrow_schema, for_each_row};
 use super::encoder::RowEncoder;
-use super::row::Row;
-use super::schema::{OutputMetadata, OutputSchema};
 use crate::formats::ReadError;
 use crate::formats::arrow::ArrowReader;
+use crate::rows::{BatchBuilder, OutputMetadata, OutputSchema, Row, arrow_schema, for_each_row};
 use crate::store::{Access, Destination};
 
 /// Approximate size in bytes at which a record batch of the stream ends.

@@ -9,17 +9,15 @@ use anyhow::Result;
 use serde::ser::{Error, SerializeMap};
 use serde::{Serialize, Serializer};
 
-use super::column_names::{
+use super::encoder::RowEncoder;
+use crate::neighbours::SparseVector;
+use crate::rows::columns::{
     ANSWERS, EMBEDDING, EMBEDDINGS, ENTITIES, ID, INDEX, LABELS, MASKS, NO_ANSWER, RANK, SCALE, SCORE,
     TOKENS, TRUNCATED, WEIGHTS,
 };
-use super::content::{Content, ContentType};
-use super::dtype::StoredVector;
-use super::encoder::RowEncoder;
-use super::format::OutputFormat;
-use super::row::{Row, Span};
-use super::schema::{OutputMetadata, OutputSchema};
-use crate::neighbours::SparseVector;
+use crate::rows::{
+    Content, ContentType, OutputFormat, OutputMetadata, OutputSchema, Row, Span, StoredVector,
+};
 
 /// Encodes rows as JSON Lines.
 pub(super) struct JsonlEncoder {

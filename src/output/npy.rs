@@ -3,8 +3,7 @@
 use anyhow::Result;
 
 use super::array::ArrayEncoder;
-use super::dtype::OutputDtype;
-use super::schema::OutputSchema;
+use crate::rows::{OutputDtype, OutputSchema};
 
 /// Size of the header in bytes: room for any number of rows, and a multiple of 64, as the format requires.
 const HEADER_BYTES: usize = 128;

@@ -8,11 +8,9 @@ use zip::result::ZipError;
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
-use super::content::{Content, ContentType, other_content};
 use super::encoder::RowEncoder;
 use super::npy;
-use super::row::Row;
-use super::schema::OutputSchema;
+use crate::rows::{Content, ContentType, OutputSchema, Row, other_content};
 use crate::store::{Access, Destination, ReadSeek};
 
 /// Size in bytes of the number of elements before each row of the partial file.

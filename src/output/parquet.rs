@@ -11,9 +11,9 @@ use parquet::file::metadata::KeyValue;
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::schema::types::ColumnPath;
 
-use super::column_names::{EMBEDDING, EMBEDDINGS};
 use super::ipc_stream::{IpcStreamEncoder, RowGroups};
-use super::schema::OutputSchema;
+use crate::rows::OutputSchema;
+use crate::rows::columns::{EMBEDDING, EMBEDDINGS};
 
 /// An encoder for a Parquet file.
 pub(super) fn file_encoder(schema: &OutputSchema) -> IpcStreamEncoder {

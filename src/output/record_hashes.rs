@@ -10,16 +10,11 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::bounded_rows::{CsvRows, read_line};
-use super::column_names::ID;
-use super::column_type::to_text;
-use super::format::OutputFormat;
-use super::row::Span;
 use super::row_file::RowFile;
 use crate::error::one_line;
+use crate::rows::columns::{CHUNK, ID, RECORD_HASH};
+use crate::rows::{OutputFormat, to_text};
 use crate::sys::regular_file;
-
-/// The name of the column.
-pub const HASH_COLUMN: &str = "record_hash";
 
 /// The fields of a jsonl row.
 #[derive(Deserialize)]
@@ -37,7 +32,7 @@ pub fn for_each_record_hash(
 ) -> Result<()> {
     let missing = || {
         anyhow!(
-            "{} has no column {HASH_COLUMN}, because it was written without --append; write it again with --append from the \
+            "{} has no column {RECORD_HASH}, because it was written without --append; write it again with --append from the \
              beginning, into a new file",
             path.display()
         )
@@ -59,8 +54,8 @@ pub fn for_each_record_hash(
             let mut rows = CsvRows::open(path).map_err(|error| malformed(path, &error))?;
             let (names, _) = rows.header().map_err(|error| malformed(path, &error))?;
             let column = |name: &str| names.iter().position(|column| column == name);
-            let (id, chunk) = (column(ID), column(Span::NAMES[0]));
-            let hash = column(HASH_COLUMN).ok_or_else(missing)?;
+            let (id, chunk) = (column(ID), column(CHUNK));
+            let hash = column(RECORD_HASH).ok_or_else(missing)?;
             let mut row = StringRecord::new();
             while rows.read(&mut row).map_err(|error| malformed(path, &error))? {
                 if chunk.is_none_or(|chunk| &row[chunk] == "0") {
@@ -71,13 +66,13 @@ pub fn for_each_record_hash(
         _ => {
             let file = RowFile::open(path, format)?;
             let schema = file.schema();
-            if !schema.kept.iter().any(|column| column.name == HASH_COLUMN) {
+            if !schema.kept.iter().any(|column| column.name == RECORD_HASH) {
                 return Err(missing());
             }
             // Without chunks or ids, a kept column may have the name.
-            let chunk = if schema.chunks { Span::NAMES[0] } else { "" };
+            let chunk = if schema.chunks { CHUNK } else { "" };
             let id = if schema.ids.is_some() { ID } else { "" };
-            file.for_each_value([id, chunk, HASH_COLUMN], |[id, chunk, hash]| {
+            file.for_each_value([id, chunk, RECORD_HASH], |[id, chunk, hash]| {
                 if chunk.json().as_u64().is_some_and(|chunk| chunk > 0) {
                     return Ok(());
                 }

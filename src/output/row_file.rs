@@ -8,23 +8,18 @@ use anyhow::{Result, anyhow, bail};
 use arrow_array::RecordBatch;
 use arrow_schema::{DataType, FieldRef, Schema, SchemaRef};
 
-use super::column_names::{
-    EMBEDDING, EMBEDDINGS, ENTITIES, ID, INDEX, INDICES, LABELS, MASKS, NO_ANSWER, RANK, SCORE, TOKENS,
-    TRUNCATED, VALUES,
-};
-use super::column_type::{ColumnType, KeptColumn};
-use super::columns::{arrow_schema, field_value, for_each_row};
-use super::content::{ContentType, OutputTypes, SpanKind, VectorType};
-use super::content_columns;
-use super::dtype::OutputDtype;
-use super::format::OutputFormat;
-use super::row::{Row, Span};
-use super::schema::{OutputMetadata, OutputSchema};
-use crate::field::FieldValue;
 use crate::formats;
 use crate::formats::arrow::ArrowBatches;
 use crate::formats::parquet::{ParquetSource, RowChoice};
 use crate::named::Named;
+use crate::rows::columns::{
+    EMBEDDING, EMBEDDINGS, ENTITIES, ID, INDEX, INDICES, LABELS, MASKS, NO_ANSWER, RANK, SCORE, TOKENS,
+    TRUNCATED, VALUES,
+};
+use crate::rows::{
+    ColumnType, ContentType, FieldValue, KeptColumn, OutputDtype, OutputFormat, OutputMetadata, OutputSchema,
+    OutputTypes, Row, Span, SpanKind, VectorType, arrow_schema, content_fields, field_value, for_each_row,
+};
 use crate::sys::regular_file;
 
 /// The prefix of Sconce's metadata.
@@ -174,7 +169,7 @@ fn output_schema(arrow: &Schema, format: OutputFormat) -> Option<OutputSchema> {
     }
     let rest: Vec<&FieldRef> = fields.collect();
     let content = content_type(&rest, &metadata)?;
-    let kept = rest.len().checked_sub(content_columns::fields(&content).len())?;
+    let kept = rest.len().checked_sub(content_fields(&content).len())?;
     let kept = rest[..kept].iter();
     let kept = kept.map(|field| KeptColumn { name: field.name().clone(), column_type: column_type(field) });
     let schema =

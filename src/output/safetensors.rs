@@ -7,13 +7,10 @@ use anyhow::{Result, bail};
 use serde_json::{Map, Value, json};
 
 use super::array::ArrayEncoder;
-use super::column_names::{EMBEDDINGS, INDEX};
-use super::content::VectorType;
-use super::dtype::OutputDtype;
 use super::encoder::RowEncoder;
-use super::row::{Row, Span};
-use super::schema::{OutputMetadata, OutputSchema};
 use crate::named::Named;
+use crate::rows::columns::{EMBEDDINGS, INDEX};
+use crate::rows::{OutputDtype, OutputMetadata, OutputSchema, Row, Span, VectorType};
 use crate::store::{Access, Destination, ReadSeek};
 
 /// The size of a header in bytes is a multiple of this one, so that the tensors are aligned.
@@ -204,8 +201,7 @@ mod tests {
     use std::io::Cursor;
 
     use super::*;
-    use crate::output::content::ContentType;
-    use crate::output::format::OutputFormat;
+    use crate::rows::{ContentType, OutputFormat};
 
     #[test]
     fn a_field_is_copied_out_of_every_row() {

@@ -12,12 +12,9 @@ use parquet::file::properties::WriterProperties;
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
-use super::column_type::{KeptColumn, to_text};
-use super::columns::ColumnBuilder;
 use super::csv::append_record;
-use super::format::OutputFormat;
-use crate::field::FieldValue;
 use crate::named::names;
+use crate::rows::{ColumnBuilder, FieldValue, KeptColumn, OutputFormat, to_text};
 use crate::store::{Access, Destination, OutputLock};
 use crate::sys::terminal::escape_controls;
 
@@ -243,7 +240,7 @@ mod tests {
     use serde_json::json;
 
     use super::{FieldValue, KeptColumn, align};
-    use crate::output::ColumnType;
+    use crate::rows::ColumnType;
 
     #[test]
     fn numbers_are_aligned_to_the_right_and_texts_to_the_left() {

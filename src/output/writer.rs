@@ -3,10 +3,8 @@
 use anyhow::Result;
 
 use super::encoder::{RowEncoder, check_row_size};
-use super::format::OutputFormat;
-use super::row::Row;
-use super::schema::{OutputMetadata, OutputSchema};
 use super::{arrow, csv, jsonl, npy, npz, parquet};
+use crate::rows::{OutputFormat, OutputMetadata, OutputSchema, Row};
 use crate::store::{Destination, DurableRows, HashedBlock, OutputLock};
 
 /// Capacity above which the buffer of encoded rows is freed after it is written.

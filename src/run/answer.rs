@@ -6,7 +6,7 @@ use super::records::{Setup, TaskOptions, run};
 use super::yes_or_no;
 use crate::job::{ExitStatus, Queries, RunIdentity};
 use crate::nn::HeadKind;
-use crate::output::OutputMetadata;
+use crate::rows::OutputMetadata;
 use crate::task::{AnswerOptions, Answerer, load_head};
 
 /// Runs `sconce answer`. The second text of a pair is the question of its record.

@@ -6,7 +6,7 @@ use super::records::{Setup, TaskOptions, of_scores, run};
 use crate::job::ExitStatus;
 use crate::model::classification::ScoreFunction;
 use crate::nn::HeadKind;
-use crate::output::OutputMetadata;
+use crate::rows::OutputMetadata;
 use crate::task::{Classifier, Loaded, ModelTask, ScoreOptions, load_head};
 
 /// Which of the labels or tokens that a head scores are written.

@@ -8,7 +8,7 @@ use super::yes_or_no;
 use crate::job::{ExitStatus, RunIdentity};
 use crate::named::Named;
 use crate::nn::OutputKind;
-use crate::output::OutputMetadata;
+use crate::rows::OutputMetadata;
 use crate::sys::console::Console;
 use crate::task::{
     Embedder, LateInteraction, OutputsEncoder, SparseEncoder, TextEncoder, VectorOptions,

@@ -7,11 +7,12 @@ use anyhow::{Result, anyhow};
 use serde_json::Value;
 
 use crate::error::UsageError;
-use crate::field::FieldValue;
 use crate::job::refuse_interrupted;
 use crate::neighbours::{Components, Except, Membership, Metric, Nearest, Pair, Scorer, Sink, TopPairs};
-use crate::output::column_names::SCORE;
-use crate::output::{ColumnType, KeptColumn, TableFormat, TableWriter};
+use crate::output::{TableFormat, TableWriter};
+use crate::rows::FieldValue;
+use crate::rows::columns::SCORE;
+use crate::rows::{ColumnType, KeptColumn};
 use crate::run::search::warn_of_missing;
 use crate::store::{OutputLock, ReadFiles, Target};
 use crate::sys::console::{Console, counted};

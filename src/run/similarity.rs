@@ -10,11 +10,12 @@ use serde_json::json;
 use super::query_texts::report;
 use crate::engine::TaskInput;
 use crate::error::UsageError;
-use crate::field::FieldValue;
 use crate::named::Named;
 use crate::neighbours::{Compared, Encoded, Similarity};
-use crate::output::column_names::SCORE;
-use crate::output::{ColumnType, KeptColumn, TableFormat, TableWriter};
+use crate::output::{TableFormat, TableWriter};
+use crate::rows::FieldValue;
+use crate::rows::columns::SCORE;
+use crate::rows::{ColumnType, KeptColumn};
 use crate::store::{OutputLock, ReadFiles, Target, print, print_with};
 use crate::sys::console::Console;
 use crate::task::{

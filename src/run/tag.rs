@@ -7,7 +7,7 @@ use super::yes_or_no;
 use crate::job::{ExitStatus, RunIdentity};
 use crate::named::Named;
 use crate::nn::HeadKind;
-use crate::output::OutputMetadata;
+use crate::rows::OutputMetadata;
 use crate::task::{TagOptions, Tagger, load_head};
 
 /// Runs `sconce tag`.

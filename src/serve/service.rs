@@ -21,7 +21,8 @@ use crate::engine::{
     TextError, TextFault,
 };
 use crate::neighbours::{SparseVector, descending};
-use crate::output::{Content, ContentType, LabelScore, Row, VectorValues, write_json_rows};
+use crate::output::write_json_rows;
+use crate::rows::{Content, ContentType, LabelScore, Row, VectorValues};
 use crate::task::{ModelTask, TextEncoder};
 use crate::text::{OnLong, Role};
 

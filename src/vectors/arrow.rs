@@ -12,11 +12,11 @@ use super::batch::{VectorSchema, values};
 use super::choice::VectorField;
 use super::error::{REMEDY, malformed, unread};
 use super::source::{Blocks, Columns, Opened, Vectors, rows_by_unit};
-use crate::field::FieldValue;
 use crate::formats;
 use crate::formats::arrow::ArrowBatches;
 use crate::neighbours::Representation;
-use crate::output::KeptColumn;
+use crate::rows::FieldValue;
+use crate::rows::KeptColumn;
 
 /// A file whose record batches are decoded.
 struct ArrowFile {

@@ -16,12 +16,10 @@ use super::source::Blocks;
 use super::sparse;
 use super::width::{checked_width, dimensions_of_int8};
 use crate::error::one_line;
-use crate::field::{FieldValue, carried_type, convert, to_json};
 use crate::neighbours::{Block, Representation};
-use crate::output::column_names::{
-    EMBEDDING, EMBEDDINGS, INDICES, SCALE, TOKENS, TRUNCATED, VALUES, WEIGHTS,
-};
-use crate::output::{ColumnType, KeptColumn, OutputDtype, OutputMetadata};
+use crate::rows::columns::{EMBEDDING, EMBEDDINGS, INDICES, SCALE, TOKENS, TRUNCATED, VALUES, WEIGHTS};
+use crate::rows::field::{FieldValue, carried_type, convert, to_json};
+use crate::rows::{ColumnType, KeptColumn, OutputDtype, OutputMetadata};
 
 /// Columns that are not shown beside a vector.
 const HIDDEN: &[&str] = &[TOKENS, TRUNCATED, SCALE, EMBEDDING, EMBEDDINGS];

@@ -7,9 +7,9 @@ use anyhow::{Result, bail};
 
 use super::error::unread;
 use super::source::Columns;
-use crate::field::FieldValue;
-use crate::output::column_names::{CHUNK, END, INDEX, START};
-use crate::output::{ColumnType, KeptColumn};
+use crate::rows::FieldValue;
+use crate::rows::columns::{CHUNK, END, INDEX, START};
+use crate::rows::{ColumnType, KeptColumn};
 use crate::sys::regular_file::read_exact_at;
 
 /// The order of the columns that locate chunks.

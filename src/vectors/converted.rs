@@ -14,7 +14,7 @@ use super::error::{truncated, unread};
 use super::source::{Blocks, Columns, Opened, Vectors, split};
 use super::width::{checked_width, dimensions_of_int8};
 use crate::neighbours::Representation;
-use crate::output::{OutputDtype, OutputMetadata};
+use crate::rows::{OutputDtype, OutputMetadata};
 use crate::sys::regular_file::read_exact_at;
 
 /// Maximum size in bytes of the rows that are read at a time, unless one row is larger.

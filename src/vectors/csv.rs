@@ -17,10 +17,10 @@ use super::error::wrong_width;
 use super::records::{MAX_LINE_BYTES, Records, VisitRecord};
 use super::source::Opened;
 use super::width::checked_width;
-use crate::field::FieldValue;
 use crate::neighbours::{Block, Representation};
-use crate::output::column_names::{EMBEDDING, SCALE};
-use crate::output::{ColumnType, KeptColumn, OutputDtype};
+use crate::rows::FieldValue;
+use crate::rows::columns::{EMBEDDING, SCALE};
+use crate::rows::{ColumnType, KeptColumn, OutputDtype};
 
 /// Size in bytes at which a unit of rows ends.
 const UNIT_BYTES: u64 = 1 << 19;

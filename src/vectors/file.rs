@@ -15,11 +15,11 @@ use super::source::{Blocks, Opened, rows_by_unit};
 use super::sparse::TokenNumbers;
 use super::{arrow, csv, jsonl, npy, npz, safetensors};
 use crate::error::UsageError;
-use crate::field::FieldValue;
 use crate::formats::{Kind, sniff};
 use crate::named::Named;
 use crate::neighbours::{Block, Representation, Similarity};
-use crate::output::{KeptColumn, OutputDtype, OutputMetadata};
+use crate::rows::FieldValue;
+use crate::rows::{KeptColumn, OutputDtype, OutputMetadata};
 use crate::sys::regular_file;
 
 /// Rows that are read at a time to find single rows.

@@ -9,9 +9,9 @@ use anyhow::{Result, bail};
 use super::choice::VectorField;
 use super::file::VectorFile;
 use super::source::{Blocks, Columns, Opened, Vectors, rows_by_unit};
-use crate::field::FieldValue;
 use crate::neighbours::Block;
-use crate::output::{ColumnType, KeptColumn};
+use crate::rows::FieldValue;
+use crate::rows::{ColumnType, KeptColumn};
 use crate::sys::console::counted;
 
 /// The column that tells the file of a row.

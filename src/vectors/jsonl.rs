@@ -23,10 +23,10 @@ use super::records::{MAX_LINE_BYTES, Records, VisitRecord};
 use super::source::Opened;
 use super::sparse::TokenNumbers;
 use super::width::checked_width;
-use crate::field::FieldValue;
 use crate::neighbours::{Block, Representation};
-use crate::output::column_names::{EMBEDDING, EMBEDDINGS, SCALE, WEIGHTS};
-use crate::output::{ColumnType, KeptColumn, OutputDtype};
+use crate::rows::FieldValue;
+use crate::rows::columns::{EMBEDDING, EMBEDDINGS, SCALE, WEIGHTS};
+use crate::rows::{ColumnType, KeptColumn, OutputDtype};
 
 /// Size in bytes at which a unit of lines ends.
 const UNIT_BYTES: u64 = 1 << 19;

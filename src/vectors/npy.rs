@@ -13,7 +13,7 @@ use super::columns::ChunkCounts;
 use super::converted::{DenseArray, ElementType};
 use super::error::malformed;
 use super::source::{Columns, Opened};
-use crate::output::OutputMetadata;
+use crate::rows::OutputMetadata;
 use crate::store;
 use crate::sys::regular_file;
 

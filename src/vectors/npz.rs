@@ -17,8 +17,8 @@ use super::npy::Header;
 use super::source::{Blocks, Columns, Opened, Vectors, split};
 use super::width::MAX_SPARSE_DIMENSIONS;
 use crate::neighbours::Representation;
-use crate::output::column_names::{EMBEDDING, EMBEDDINGS};
-use crate::output::{OutputDtype, OutputMetadata};
+use crate::rows::columns::{EMBEDDING, EMBEDDINGS};
+use crate::rows::{OutputDtype, OutputMetadata};
 use crate::sys::regular_file::read_exact_at;
 
 /// The maximum number of arrays whose headers are read.

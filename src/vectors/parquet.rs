@@ -10,10 +10,10 @@ use super::batch::{VectorSchema, values};
 use super::choice::VectorField;
 use super::error::{REMEDY, malformed};
 use super::source::{Blocks, Columns, Opened, Vectors};
-use crate::field::FieldValue;
 use crate::formats;
 use crate::formats::parquet::{ParquetSource, RowChoice};
-use crate::output::KeptColumn;
+use crate::rows::FieldValue;
+use crate::rows::KeptColumn;
 
 /// Rows of columns that are decoded at a time.
 const COLUMN_ROWS: usize = 1024;

@@ -7,9 +7,9 @@ use anyhow::Result;
 
 use super::buffer::BlockBuffer;
 use super::source::{Blocks, Columns, Vectors, rows_by_unit};
-use crate::field::FieldValue;
 use crate::neighbours::Block;
-use crate::output::KeptColumn;
+use crate::rows::FieldValue;
+use crate::rows::KeptColumn;
 
 /// Maximum size of a line in bytes: a longer one is no record.
 pub(super) const MAX_LINE_BYTES: u64 = 64 << 20;

@@ -11,8 +11,8 @@ use super::columns::IntegerTensors;
 use super::converted::{DenseArray, ElementType};
 use super::error::{malformed, truncated};
 use super::source::{Columns, Opened};
-use crate::output::OutputMetadata;
-use crate::output::column_names::EMBEDDINGS;
+use crate::rows::OutputMetadata;
+use crate::rows::columns::EMBEDDINGS;
 use crate::sys::regular_file::read_exact_at;
 
 /// Size of the length of the header in bytes.

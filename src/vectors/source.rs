@@ -7,9 +7,9 @@ use anyhow::Result;
 
 use super::buffer::BlockBuffer;
 use super::sparse::TokenNumbers;
-use crate::field::FieldValue;
 use crate::neighbours::{Block, Representation};
-use crate::output::{KeptColumn, OutputDtype, OutputMetadata};
+use crate::rows::FieldValue;
+use crate::rows::{KeptColumn, OutputDtype, OutputMetadata};
 
 /// What takes the blocks of rows that are read.
 pub(super) struct Blocks<'a> {

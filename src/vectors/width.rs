@@ -4,7 +4,7 @@ use anyhow::{Result, bail};
 
 use super::error::REMEDY;
 use crate::named::Named;
-use crate::output::{OutputDtype, OutputMetadata};
+use crate::rows::{OutputDtype, OutputMetadata};
 
 /// Maximum stored elements of a dense vector: some hundred of them fit into memory.
 const MAX_WIDTH: usize = 1 << 20;

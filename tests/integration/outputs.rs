@@ -13,11 +13,12 @@ use half::f16;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use parquet::basic::{Compression, Encoding};
 use parquet::file::reader::{FileReader, SerializedFileReader};
-use sconce::field::{FieldValue, carried_type};
 use sconce::named::Named;
-use sconce::output::{
-    self, ColumnType, Content, ContentType, KeptColumn, LabelScore, OutputDtype, OutputFormat, OutputSchema,
-    Row, StoredVector, VectorType, VectorValues, Writer,
+use sconce::output::{self, Writer};
+use sconce::rows::field::{FieldValue, carried_type};
+use sconce::rows::{
+    ColumnType, Content, ContentType, KeptColumn, LabelScore, OutputDtype, OutputFormat, OutputSchema, Row,
+    StoredVector, VectorType, VectorValues,
 };
 use sconce::store::{
     Digest, DurableRows, Event, HashedBlock, Ledger, LedgerEntry, OutputLock, ReadFiles, SidecarPaths,

@@ -6,7 +6,7 @@ use arrow_schema::{DataType, Field, FieldRef, Fields, Schema};
 use parquet::basic::LogicalType;
 use parquet::schema::types::Type;
 
-use crate::field::{EXTENSION_NAME, UUID};
+use crate::rows::field::{EXTENSION_NAME, UUID};
 
 /// The Arrow schema of a file, in which the columns that the Parquet schema `root` annotates as UUIDs, and such fields of
 /// structs, have the extension type of UUIDs.

@@ -3,7 +3,8 @@
 use anyhow::{Result, bail};
 
 use crate::job::manifest::Manifest;
-use crate::output::{OutputFormat, OutputMetadata, OutputSchema, Row, Writer};
+use crate::output::Writer;
+use crate::rows::{OutputFormat, OutputMetadata, OutputSchema, Row};
 use crate::store::{self, Digest, DurableRows, Ledger, LedgerEntry, OutputLock};
 
 /// A locked output and its ledger. They are opened with the first row: until then, the rows of an earlier run stay on the disk.

@@ -11,7 +11,7 @@ use crate::job::digests::weights_metadata;
 use crate::job::journal::Journal;
 use crate::job::manifest::{CompletedRun, Manifest};
 use crate::job::signals::{Interrupted, Interrupts};
-use crate::output::{OutputFormat, OutputMetadata};
+use crate::rows::{OutputFormat, OutputMetadata};
 use crate::store::{self, ClosedPipe};
 use crate::sys::console::counted;
 

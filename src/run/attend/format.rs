@@ -4,7 +4,8 @@ use anyhow::Result;
 use serde::Serialize;
 
 use crate::named::{Named, names};
-use crate::output::{Array, OutputMetadata};
+use crate::output::Array;
+use crate::rows::OutputMetadata;
 use crate::task::{AttentionMaps, View};
 
 /// The form of the attention of a text.

@@ -5,12 +5,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 
-use crate::field::FieldValue;
 use crate::neighbours::{Block, Elements};
 use crate::neighbours::{Representation, SparseVector};
-use crate::output::{
+use crate::output::Writer;
+use crate::rows::FieldValue;
+use crate::rows::{
     Content, ContentType, OutputFormat, OutputMetadata, OutputSchema, Row, Span, StoredVector, VectorType,
-    VectorValues, Writer,
+    VectorValues,
 };
 use crate::store::OutputLock;
 use crate::vectors::{VectorField, VectorFile};

@@ -11,7 +11,8 @@ use anyhow::{Result, anyhow, bail};
 
 use self::parts::Part;
 use crate::job::refuse_interrupted;
-use crate::output::{self, OutputFormat, OutputMetadata, OutputSchema, RowFile, Writer, read_line};
+use crate::output::{self, RowFile, Writer, read_line};
+use crate::rows::{OutputFormat, OutputMetadata, OutputSchema};
 use crate::store::{Ledger, OutputLock, ReadFiles, SidecarPaths, Target};
 use crate::sys::console::{Console, counted};
 use crate::sys::regular_file;

@@ -8,7 +8,8 @@ use serde_json::Value;
 
 use crate::formats::{Kind, sniff};
 use crate::job::{SHARD_KEYS, Shard, shard_of_run};
-use crate::output::{OutputFormat, OutputMetadata, RowFile};
+use crate::output::RowFile;
+use crate::rows::{OutputFormat, OutputMetadata};
 use crate::store::{self, SidecarPaths, Target};
 use crate::sys::console::counted;
 use crate::sys::regular_file;

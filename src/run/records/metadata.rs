@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::job::{SHARD_KEYS, Shard};
 use crate::model::directory::ModelDir;
-use crate::output::OutputMetadata;
+use crate::rows::OutputMetadata;
 use crate::task::{Loaded, ModelOptions, ModelTask};
 
 /// The name of the model, the commit of a snapshot in the cache, and the origin of weights that are not the model's own.

@@ -13,7 +13,7 @@ pub(super) use identity::of_scores;
 pub use options::{Append, Input, RecordOptions, TaskOptions};
 
 use crate::job::{ExitStatus, OpenedJob, Queries, QueryColumns, RunIdentity};
-use crate::output::OutputMetadata;
+use crate::rows::OutputMetadata;
 use crate::sys::console::Console;
 use crate::task::{Loaded, ModelTask};
 

@@ -10,7 +10,9 @@ use crate::error::UsageError;
 use crate::job::{
     EnginePlan, FileDigests, FileRecords, Identity, JobPlan, OpenInput, Policy, RunOutput, Stats, Timings,
 };
-use crate::output::{self, ColumnType, HASH_COLUMN, KeptColumn, OutputFormat, OutputMetadata, OutputSchema};
+use crate::output;
+use crate::rows::columns::RECORD_HASH;
+use crate::rows::{ColumnType, KeptColumn, OutputFormat, OutputMetadata, OutputSchema};
 use crate::store::{Target, UncheckedOutput};
 use crate::sys::console::Console;
 use crate::task::{Loaded, ModelTask, OnLong, workload};
@@ -97,7 +99,7 @@ fn schema<T: ModelTask>(
 ) -> OutputSchema {
     let text = |name: &str| KeptColumn { name: name.into(), column_type: ColumnType::Text };
     let fields = options.input.keep().iter().map(|kept| text(&kept.output));
-    let hash = options.append.iter().map(|_| text(HASH_COLUMN));
+    let hash = options.append.iter().map(|_| text(RECORD_HASH));
     let is_arrow = options.format == OutputFormat::Arrow;
     OutputSchema {
         format: options.format,

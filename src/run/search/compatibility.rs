@@ -5,7 +5,7 @@ use anyhow::{Result, bail};
 use crate::model::modules::{Prompts, Role};
 use crate::named::Named;
 use crate::neighbours::{Representation, Similarity};
-use crate::output::OutputMetadata;
+use crate::rows::OutputMetadata;
 use crate::sys::console::Console;
 use crate::task::TextEncoder;
 use crate::vectors::VectorFile;

@@ -14,7 +14,7 @@ use crate::job::{FileDigests, weights_digest};
 use crate::model::modules::Role;
 use crate::named::Named;
 use crate::neighbours::{Elements, Encoded, Metric, Representation, Similarity, SparseVector, rows_f32};
-use crate::output::column_names::ID;
+use crate::rows::columns::ID;
 use crate::run::query_texts::{QueryTexts, of_text, report};
 use crate::run::{embed, records::metadata};
 use crate::store::ReadFiles;

@@ -6,10 +6,11 @@ use serde_json::Value;
 use super::SearchOptions;
 use super::weights::{number, weighted_mean};
 use crate::error::UsageError;
-use crate::field::FieldValue;
 use crate::neighbours::Neighbour;
-use crate::output::column_names::{CHUNK, END, ID, INDEX, QUERY, QUERY_ID, RANK, SCORE, START};
-use crate::output::{ColumnType, KeptColumn, TableFormat, TableWriter};
+use crate::output::{TableFormat, TableWriter};
+use crate::rows::FieldValue;
+use crate::rows::columns::{CHUNK, END, ID, INDEX, QUERY, QUERY_ID, RANK, SCORE, START};
+use crate::rows::{ColumnType, KeptColumn};
 use crate::store::OutputLock;
 use crate::vectors::VectorFile;
 

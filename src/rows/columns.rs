@@ -1,5 +1,7 @@
 //! The names of the columns of rows. Kept columns have others.
 
+/// The hash of the record (`--append`).
+pub const RECORD_HASH: &str = "record_hash";
 /// The index of the record, from 0.
 pub const INDEX: &str = "index";
 /// The id of the record.

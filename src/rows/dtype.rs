@@ -129,7 +129,7 @@ pub enum VectorValues {
 
 impl VectorValues {
     /// Number of elements.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         match self {
             VectorValues::F32(values) => values.len(),
             VectorValues::F16(values) => values.len(),
@@ -138,7 +138,7 @@ impl VectorValues {
     }
 
     /// Appends the elements to `bytes`, little-endian.
-    pub(super) fn write_le_bytes(&self, bytes: &mut Vec<u8>) {
+    pub(crate) fn write_le_bytes(&self, bytes: &mut Vec<u8>) {
         match self {
             VectorValues::F32(values) => bytes.extend(values.iter().flat_map(|x| x.to_le_bytes())),
             VectorValues::F16(values) => bytes.extend(values.iter().flat_map(|x| x.to_le_bytes())),
@@ -147,7 +147,7 @@ impl VectorValues {
     }
 
     /// The elements as decimal text with the fewest digits that read back as the same `f32` or `i8`.
-    pub(super) fn to_strings(&self) -> Vec<String> {
+    pub(crate) fn to_strings(&self) -> Vec<String> {
         match self {
             VectorValues::F32(values) => values.iter().map(f32::to_string).collect(),
             VectorValues::F16(values) => values.iter().map(|x| x.to_f32().to_string()).collect(),
@@ -156,13 +156,13 @@ impl VectorValues {
     }
 
     /// A range of elements, which serialises as a list.
-    pub(super) fn slice(&self, range: Range<usize>) -> ValuesSlice<'_> {
+    pub(crate) fn slice(&self, range: Range<usize>) -> ValuesSlice<'_> {
         ValuesSlice { values: self, range }
     }
 }
 
 /// A range of stored elements, which serialises as a list.
-pub(super) struct ValuesSlice<'a> {
+pub(crate) struct ValuesSlice<'a> {
     values: &'a VectorValues,
     range: Range<usize>,
 }

@@ -3,9 +3,9 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::column_names::{CHUNK, END, START};
+use super::columns::{CHUNK, END, START};
 use super::content::Content;
-use crate::field::FieldValue;
+use super::field::FieldValue;
 
 /// A row of the output.
 #[derive(Debug, Clone, Copy)]
@@ -39,10 +39,10 @@ pub struct Span {
 
 impl Span {
     /// Names of its columns.
-    pub(super) const NAMES: [&'static str; 3] = [CHUNK, START, END];
+    pub(crate) const NAMES: [&'static str; 3] = [CHUNK, START, END];
 
     /// Values of its columns, in the order of [`Span::NAMES`].
-    pub(super) fn values(self) -> [u64; 3] {
+    pub(crate) fn values(self) -> [u64; 3] {
         [self.chunk, self.start, self.end]
     }
 }

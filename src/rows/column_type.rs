@@ -7,8 +7,8 @@ use arrow_schema::{DataType, TimeUnit};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::field::{FieldValue, map_leaf_types};
 use super::format::OutputFormat;
-use crate::field::{FieldValue, map_leaf_types};
 
 /// A column copied from the input.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -112,7 +112,7 @@ impl ColumnType {
     }
 
     /// The Arrow type of the column.
-    pub(super) fn data_type(&self) -> DataType {
+    pub(crate) fn data_type(&self) -> DataType {
         match self {
             ColumnType::Boolean => DataType::Boolean,
             ColumnType::Integer => DataType::Int64,
@@ -137,14 +137,14 @@ impl fmt::Display for ColumnType {
 }
 
 /// The value as an `f64` if that is exact: above 2⁵³ not every integer is an `f64`.
-pub(super) fn exact_f64(value: &Value) -> Option<f64> {
+pub(crate) fn exact_f64(value: &Value) -> Option<f64> {
     let number = value.as_f64()?;
     let integer = value.as_i64().map(i128::from).or(value.as_u64().map(i128::from));
     integer.is_none_or(|integer| number as i128 == integer).then_some(number)
 }
 
 /// The value as text: a string as it is, null as `None`, any other value as JSON.
-pub(super) fn to_text(value: &Value) -> Option<Cow<'_, str>> {
+pub(crate) fn to_text(value: &Value) -> Option<Cow<'_, str>> {
     match value {
         Value::Null => None,
         Value::String(text) => Some(Cow::Borrowed(text)),
@@ -158,7 +158,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::{ColumnType, exact_f64, to_text};
-    use crate::output::OutputFormat;
+    use crate::rows::OutputFormat;
 
     #[test]
     fn integers_that_are_no_f64_are_refused() {

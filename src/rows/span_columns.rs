@@ -7,7 +7,7 @@ use arrow_array::types::{Float32Type, Int64Type};
 use arrow_array::{Array, ArrayRef, Float32Array, ListArray, StringArray};
 use arrow_schema::{DataType, Field, Fields};
 
-use super::column_names::{ANSWERS, ENTITIES, NO_ANSWER};
+use super::columns::{ANSWERS, ENTITIES, NO_ANSWER};
 use super::content::{Answer, Content, Entity, SpanKind, other_content};
 use super::content_columns::{Columns, next, push_number, push_structs, push_text};
 

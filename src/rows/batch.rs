@@ -15,16 +15,16 @@ use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef};
 use arrow_select::concat::concat;
 use serde_json::Value;
 
-use super::column_names::{ID, INDEX, TOKENS, TRUNCATED};
 use super::column_type::{ColumnType, exact_f64, to_text};
+use super::columns::{ID, INDEX, TOKENS, TRUNCATED};
 use super::content_columns::{self, ContentBuilder, ContentColumns};
+use super::field::FieldValue;
 use super::row::{Row, Span};
 use super::schema::OutputSchema;
-use crate::field::FieldValue;
 
 /// The Arrow schema of an output: `index`, `id` if rows have ids, `chunk`, `start` and `end` if rows are chunks,
 /// `tokens`, `truncated`, the kept columns, and those of the content. The output's metadata has the prefix `sconce.`.
-pub(super) fn arrow_schema(schema: &OutputSchema) -> SchemaRef {
+pub(crate) fn arrow_schema(schema: &OutputSchema) -> SchemaRef {
     let mut fields = vec![Field::new(INDEX, DataType::Int64, false)];
     fields.extend(schema.ids.as_ref().map(|id_type| Field::new(ID, id_type.data_type(), true)));
     if schema.chunks {
@@ -41,7 +41,7 @@ pub(super) fn arrow_schema(schema: &OutputSchema) -> SchemaRef {
 }
 
 /// Builds record batches row by row.
-pub(super) struct BatchBuilder {
+pub(crate) struct BatchBuilder {
     schema: OutputSchema,
     arrow_schema: SchemaRef,
     index: Vec<i64>,
@@ -58,7 +58,7 @@ pub(super) struct BatchBuilder {
 
 impl BatchBuilder {
     /// An empty builder.
-    pub(super) fn new(schema: &OutputSchema) -> Self {
+    pub(crate) fn new(schema: &OutputSchema) -> Self {
         BatchBuilder {
             arrow_schema: arrow_schema(schema),
             index: Vec::new(),
@@ -74,7 +74,7 @@ impl BatchBuilder {
     }
 
     /// Adds a row.
-    pub(super) fn push(&mut self, row: &Row) -> Result<()> {
+    pub(crate) fn push(&mut self, row: &Row) -> Result<()> {
         for ((builder, column), value) in self.kept.iter_mut().zip(&self.schema.kept).zip(row.kept) {
             if !column.column_type.accepts(value) {
                 bail!(
@@ -106,17 +106,17 @@ impl BatchBuilder {
     }
 
     /// Number of rows.
-    pub(super) fn rows(&self) -> usize {
+    pub(crate) fn rows(&self) -> usize {
         self.index.len()
     }
 
     /// Approximate size of the rows in bytes. It depends on the rows only, so that it can decide where a batch ends.
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
     /// Returns the rows as a batch and empties the builder.
-    pub(super) fn take(&mut self) -> Result<RecordBatch, ArrowError> {
+    pub(crate) fn take(&mut self) -> Result<RecordBatch, ArrowError> {
         let schema = self.schema.clone();
         let mut rows = mem::replace(self, BatchBuilder::new(&schema));
         let mut columns: Vec<ArrayRef> = vec![Arc::new(Int64Array::from(rows.index))];
@@ -133,7 +133,7 @@ impl BatchBuilder {
 }
 
 /// Builds the `id` column, a kept column or a column of a table.
-pub(super) enum ColumnBuilder {
+pub(crate) enum ColumnBuilder {
     Boolean(BooleanBuilder),
     Integer(Int64Builder),
     Float(Float64Builder),
@@ -144,7 +144,7 @@ pub(super) enum ColumnBuilder {
 
 impl ColumnBuilder {
     /// An empty builder.
-    pub(super) fn new(column_type: &ColumnType) -> Self {
+    pub(crate) fn new(column_type: &ColumnType) -> Self {
         match column_type {
             ColumnType::Boolean => ColumnBuilder::Boolean(BooleanBuilder::new()),
             ColumnType::Integer => ColumnBuilder::Integer(Int64Builder::new()),
@@ -155,7 +155,7 @@ impl ColumnBuilder {
     }
 
     /// Adds a value that [`ColumnType::accepts`] accepted, and returns its approximate size in bytes.
-    pub(super) fn push(&mut self, field: &FieldValue) -> usize {
+    pub(crate) fn push(&mut self, field: &FieldValue) -> usize {
         let value = match self {
             ColumnBuilder::Arrow(..) => Cow::Owned(Value::Null),
             _ => field.json(),
@@ -187,7 +187,7 @@ impl ColumnBuilder {
     }
 
     /// The column.
-    pub(super) fn finish(self) -> Result<ArrayRef, ArrowError> {
+    pub(crate) fn finish(self) -> Result<ArrayRef, ArrowError> {
         Ok(match self {
             ColumnBuilder::Arrow(data_type, values) if values.is_empty() => new_empty_array(&data_type),
             ColumnBuilder::Arrow(_, values) => {
@@ -202,7 +202,7 @@ impl ColumnBuilder {
 }
 
 /// Calls `f` with each row of a batch that [`BatchBuilder::take`] returned.
-pub(super) fn for_each_row(
+pub(crate) fn for_each_row(
     batch: &RecordBatch,
     schema: &OutputSchema,
     mut f: impl FnMut(&Row) -> Result<()>,
@@ -260,7 +260,7 @@ impl<'a> BatchColumns<'a> {
 }
 
 /// The value of row `i` of the `id` column or a kept column.
-pub(super) fn field_value(column_type: &ColumnType, column: &ArrayRef, i: usize) -> Result<FieldValue> {
+pub(crate) fn field_value(column_type: &ColumnType, column: &ArrayRef, i: usize) -> Result<FieldValue> {
     if let ColumnType::Arrow(data_type) = column_type {
         return Ok(FieldValue::from_row(column, i, data_type)?);
     }

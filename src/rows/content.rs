@@ -4,7 +4,7 @@
 use anyhow::{Result, bail};
 use serde::{Deserialize, Serialize};
 
-use super::column_names::{
+use super::columns::{
     ANSWERS, EMBEDDING, EMBEDDINGS, ENTITIES, INDICES, LABELS, MASKS, NO_ANSWER, RANK, SCALE, SCORE, VALUES,
     WEIGHTS,
 };
@@ -188,7 +188,7 @@ impl Content {
     }
 
     /// The vector of the row.
-    pub(super) fn vector(&self) -> Result<&StoredVector> {
+    pub(crate) fn vector(&self) -> Result<&StoredVector> {
         match self {
             Content::Vector(vector) => Ok(vector),
             _ => bail!("a row has no vector; please report this as a bug"),
@@ -254,7 +254,7 @@ impl ContentType {
     }
 
     /// Names of the columns that the content may have.
-    pub(super) fn column_names(&self) -> &'static [&'static str] {
+    pub(crate) fn column_names(&self) -> &'static [&'static str] {
         match self {
             ContentType::Vectors(_) => &[SCALE, EMBEDDING, EMBEDDINGS],
             ContentType::Scores { .. } => &[RANK, SCORE],
@@ -270,17 +270,17 @@ impl ContentType {
 
 impl VectorType {
     /// Number of stored elements per vector.
-    pub(super) fn width(&self) -> usize {
+    pub(crate) fn width(&self) -> usize {
         self.dtype.width(self.dimensions)
     }
 
     /// Size of a stored vector in bytes.
-    pub(super) fn vector_bytes(&self) -> usize {
+    pub(crate) fn vector_bytes(&self) -> usize {
         self.width() * self.dtype.element_bytes()
     }
 }
 
 /// The error for a row whose content is not of the schema's type.
-pub(super) fn other_content<T>() -> Result<T> {
+pub(crate) fn other_content<T>() -> Result<T> {
     bail!("a row has other content than the schema; please report this as a bug")
 }

@@ -14,7 +14,7 @@ use arrow_array::types::{ArrowPrimitiveType, Float16Type, Float32Type, Int8Type,
 use arrow_array::{ArrayRef, FixedSizeListArray, Float32Array, Int64Array, ListArray};
 use arrow_schema::{DataType, Field, Fields};
 
-use super::column_names::{EMBEDDING, EMBEDDINGS, INDICES, LABELS, MASKS, RANK, SCALE, SCORE, VALUES};
+use super::columns::{EMBEDDING, EMBEDDINGS, INDICES, LABELS, MASKS, RANK, SCALE, SCORE, VALUES};
 use super::content::{Content, ContentType, LabelScore, TokenScore, VectorType, other_content};
 use super::dtype::{OutputDtype, StoredVector, VectorValues};
 use super::span_columns::{self, SpanColumns};
@@ -22,7 +22,7 @@ use crate::neighbours::SparseVector;
 
 /// The fields of the content: vectors are a fixed-size list, or a list of those with one vector per token; labels are a list of
 /// structs, masks a list of such lists, sparse vectors two lists.
-pub(super) fn fields(content: &ContentType) -> Vec<Field> {
+pub(crate) fn fields(content: &ContentType) -> Vec<Field> {
     let field = |name: &str, data_type| Field::new(name, data_type, false);
     match content {
         ContentType::Vectors(vectors) => {

@@ -40,7 +40,7 @@ impl OutputSchema {
     ///
     /// # Errors
     /// If rows have other content, which [`check`](super::check()) refuses.
-    pub(super) fn vectors(&self) -> Result<VectorType> {
+    pub(crate) fn vectors(&self) -> Result<VectorType> {
         match self.content {
             ContentType::Vectors(vectors) => Ok(vectors),
             _ => other_content(),
