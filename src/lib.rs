@@ -124,8 +124,6 @@ pub mod nn;
 #[allow(unsafe_code)]
 pub mod ops;
 #[doc(hidden)]
-pub mod output;
-#[doc(hidden)]
 pub mod rows;
 #[doc(hidden)]
 pub mod run;

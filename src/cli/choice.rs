@@ -49,12 +49,12 @@ mod tests {
     use clap::builder::TypedValueParser;
 
     use super::{OrAuto, named, named_or_auto};
+    use crate::formats;
     use crate::input;
     use crate::model::modules::Role;
     use crate::named::Named;
     use crate::neighbours::{Metric, Similarity};
     use crate::nn::{ComputeDtype, OutputKind, Pool};
-    use crate::output;
     use crate::rows::{OutputDtype, OutputFormat};
     use crate::run::attend::AttentionFormat;
     use crate::run::search::WeightKind;
@@ -95,7 +95,7 @@ mod tests {
         check::<OnLong>();
         check::<TruncationSide>();
         check::<PairTruncation>();
-        check::<output::TableFormat>();
+        check::<formats::TableFormat>();
         check::<WeightKind>();
         check::<Metric>();
         check::<AttentionFormat>();

@@ -6,8 +6,8 @@ use std::path::Path;
 use anyhow::{Result, bail};
 
 use super::cursor::add_record;
+use crate::formats::for_each_record_hash;
 use crate::input::Record;
-use crate::output::for_each_record_hash;
 use crate::rows::OutputFormat;
 use crate::store::{Digest, Hasher};
 

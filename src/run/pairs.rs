@@ -7,9 +7,9 @@ use anyhow::{Result, anyhow};
 use serde_json::Value;
 
 use crate::error::UsageError;
+use crate::formats::{TableFormat, TableWriter};
 use crate::job::refuse_interrupted;
 use crate::neighbours::{Components, Except, Membership, Metric, Nearest, Pair, Scorer, Sink, TopPairs};
-use crate::output::{TableFormat, TableWriter};
 use crate::rows::FieldValue;
 use crate::rows::columns::SCORE;
 use crate::rows::{ColumnType, KeptColumn};

@@ -5,9 +5,9 @@ use anyhow::{Result, bail};
 use super::query_texts::{QueryTexts, of_text, report};
 use super::records::{RecordOptions, Setup, of_scores, run};
 use crate::error::UsageError;
+use crate::formats;
 use crate::input::{Fields, InputPath, Source};
 use crate::job::{ExitStatus, Queries, QueryColumns, RunIdentity, sha256_of_texts};
-use crate::output;
 use crate::rows::FieldValue;
 use crate::rows::columns::{QUERY, QUERY_ID};
 use crate::rows::{ColumnType, KeptColumn, OutputMetadata};
@@ -107,7 +107,7 @@ fn read_queries(options: &RerankOptions) -> Result<QueryTexts> {
     }
     let mut kept = options.records.input.keep().iter().map(|kept| kept.output.as_str());
     if let Some(name) = kept.find(|name| QUERY_COLUMNS.contains(name)) {
-        bail!(UsageError(output::already_a_column(name)));
+        bail!(UsageError(formats::already_a_column(name)));
     }
     let queries = QueryTexts::read(sources, fields, "--query-field")?;
     if queries.texts.is_empty() {

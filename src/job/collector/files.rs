@@ -2,8 +2,8 @@
 
 use anyhow::{Result, bail};
 
+use crate::formats::Writer;
 use crate::job::manifest::Manifest;
-use crate::output::Writer;
 use crate::rows::{OutputFormat, OutputMetadata, OutputSchema, Row};
 use crate::store::{self, Digest, DurableRows, Ledger, LedgerEntry, OutputLock};
 

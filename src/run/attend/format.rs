@@ -3,8 +3,8 @@
 use anyhow::Result;
 use serde::Serialize;
 
+use crate::formats::Array;
 use crate::named::{Named, names};
-use crate::output::Array;
 use crate::rows::OutputMetadata;
 use crate::task::{AttentionMaps, View};
 

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 
+use crate::formats::Writer;
 use crate::neighbours::{Block, Elements};
 use crate::neighbours::{Representation, SparseVector};
-use crate::output::Writer;
 use crate::rows::FieldValue;
 use crate::rows::{
     Content, ContentType, OutputFormat, OutputMetadata, OutputSchema, Row, Span, StoredVector, VectorType,

@@ -10,8 +10,8 @@ use std::path::PathBuf;
 use anyhow::{Result, anyhow, bail};
 
 use self::parts::Part;
+use crate::formats::{self, RowFile, Writer, read_line};
 use crate::job::refuse_interrupted;
-use crate::output::{self, RowFile, Writer, read_line};
 use crate::rows::{OutputFormat, OutputMetadata, OutputSchema};
 use crate::store::{Ledger, OutputLock, ReadFiles, SidecarPaths, Target};
 use crate::sys::console::{Console, counted};
@@ -60,7 +60,7 @@ fn open_parts(inputs: &[PathBuf]) -> Result<Vec<Part>> {
 fn join_parts(lock: &OutputLock, inputs: &[PathBuf], parts: &[Part]) -> Result<()> {
     let (format, metadata) = parts::check(parts)?;
     let merged = match format {
-        OutputFormat::Jsonl | OutputFormat::Csv => output::concatenate(lock, format, inputs),
+        OutputFormat::Jsonl | OutputFormat::Csv => formats::concatenate(lock, format, inputs),
         OutputFormat::Parquet | OutputFormat::Arrow => join_rows(lock, format, inputs, &metadata),
         OutputFormat::Npy | OutputFormat::Npz | OutputFormat::Safetensors => {
             arrays::join(lock, format, inputs, &metadata)

@@ -6,9 +6,8 @@ use std::path::Path;
 use anyhow::{Result, anyhow, bail};
 use serde_json::Value;
 
-use crate::formats::{Kind, sniff};
+use crate::formats::{Kind, RowFile, sniff};
 use crate::job::{SHARD_KEYS, Shard, shard_of_run};
-use crate::output::RowFile;
 use crate::rows::{OutputFormat, OutputMetadata};
 use crate::store::{self, SidecarPaths, Target};
 use crate::sys::console::counted;

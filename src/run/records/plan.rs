@@ -7,10 +7,10 @@ use anyhow::{Result, bail};
 use super::{RecordOptions, Setup, checks, identity, metadata};
 use crate::engine::MemoryBudget;
 use crate::error::UsageError;
+use crate::formats;
 use crate::job::{
     EnginePlan, FileDigests, FileRecords, Identity, JobPlan, OpenInput, Policy, RunOutput, Stats, Timings,
 };
-use crate::output;
 use crate::rows::columns::RECORD_HASH;
 use crate::rows::{ColumnType, KeptColumn, OutputFormat, OutputMetadata, OutputSchema};
 use crate::store::{Target, UncheckedOutput};
@@ -39,7 +39,7 @@ pub(super) fn make<T: ModelTask>(
     let appended = file_records(options)?;
     let budget = MemoryBudget::new(&workload(&setup.task, options.batch_tokens), options.model.max_memory)?;
     let schema = schema(options, &setup, metadata, &input);
-    output::check(&schema).map_err(|error| UsageError(error.to_string()))?;
+    formats::check(&schema).map_err(|error| UsageError(error.to_string()))?;
     let identity = Identity {
         of_input: identity::of_run(options, appended.as_ref()),
         choices: weights.into_iter().chain(identity::of_task(&setup.task)).chain(setup.identity).collect(),

@@ -8,9 +8,8 @@ use anyhow::{Result, anyhow, bail};
 use arrow_array::RecordBatch;
 use arrow_schema::{DataType, FieldRef, Schema, SchemaRef};
 
-use crate::formats;
-use crate::formats::arrow::ArrowBatches;
-use crate::formats::parquet::{ParquetSource, RowChoice};
+use super::arrow::{self, ArrowBatches};
+use super::parquet::{self, ParquetSource, RowChoice};
 use crate::named::Named;
 use crate::rows::columns::{
     EMBEDDING, EMBEDDINGS, ENTITIES, ID, INDEX, INDICES, LABELS, MASKS, NO_ANSWER, RANK, SCORE, TOKENS,
@@ -61,9 +60,9 @@ impl RowFile {
         let file = regular_file::open(path)
             .map_err(|error| anyhow!("cannot read {name} ({error}); check the path"))?;
         let source = if format == OutputFormat::Parquet {
-            Source::Parquet(formats::parquet::open(&name, file, REMEDY)?)
+            Source::Parquet(parquet::open(&name, file, REMEDY)?)
         } else {
-            Source::Arrow(formats::arrow::open(&name, file, REMEDY)?)
+            Source::Arrow(arrow::open(&name, file, REMEDY)?)
         };
         let Some(schema) = output_schema(source.schema(), format) else {
             bail!("{name} has other columns than sconce writes; pass files that sconce wrote");

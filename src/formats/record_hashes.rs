@@ -9,7 +9,8 @@ use csv::StringRecord;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::bounded_rows::{CsvRows, read_line};
+use super::csv::read::CsvRows;
+use super::lines::read_line;
 use super::row_file::RowFile;
 use crate::error::one_line;
 use crate::rows::columns::{CHUNK, ID, RECORD_HASH};

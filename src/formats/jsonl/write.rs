@@ -9,7 +9,7 @@ use anyhow::Result;
 use serde::ser::{Error, SerializeMap};
 use serde::{Serialize, Serializer};
 
-use super::encoder::RowEncoder;
+use crate::formats::encoder::RowEncoder;
 use crate::neighbours::SparseVector;
 use crate::rows::columns::{
     ANSWERS, EMBEDDING, EMBEDDINGS, ENTITIES, ID, INDEX, LABELS, MASKS, NO_ANSWER, RANK, SCALE, SCORE,
@@ -20,13 +20,13 @@ use crate::rows::{
 };
 
 /// Encodes rows as JSON Lines.
-pub(super) struct JsonlEncoder {
+pub(crate) struct JsonlEncoder {
     schema: OutputSchema,
 }
 
 impl JsonlEncoder {
     /// An encoder for rows of `schema`.
-    pub(super) fn new(schema: &OutputSchema) -> Self {
+    pub(crate) fn new(schema: &OutputSchema) -> Self {
         JsonlEncoder { schema: schema.clone() }
     }
 }
@@ -115,7 +115,7 @@ fn serialize_content<M: SerializeMap>(
 }
 
 /// A sparse vector as an object from tokens to weights, by descending weight.
-pub(super) struct Weights<'a>(pub &'a SparseVector);
+pub(crate) struct Weights<'a>(pub &'a SparseVector);
 
 impl Serialize for Weights<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

@@ -8,19 +8,19 @@ use std::borrow::Cow;
 
 use anyhow::Result;
 
-use super::encoder::RowEncoder;
-use super::jsonl::Weights;
+use crate::formats::encoder::RowEncoder;
+use crate::formats::jsonl::write::Weights;
 use crate::rows::columns::{ID, INDEX, RANK, SCALE, SCORE, TOKENS, TRUNCATED, WEIGHTS};
 use crate::rows::{Content, ContentType, OutputDtype, OutputSchema, Row, Span, to_text};
 
 /// Encodes rows as CSV.
-pub(super) struct CsvEncoder {
+pub(crate) struct CsvEncoder {
     schema: OutputSchema,
 }
 
 impl CsvEncoder {
     /// An encoder for rows of `schema`.
-    pub(super) fn new(schema: &OutputSchema) -> Self {
+    pub(crate) fn new(schema: &OutputSchema) -> Self {
         CsvEncoder { schema: schema.clone() }
     }
 }
@@ -91,7 +91,7 @@ fn content_fields(content: &Content) -> Result<Vec<String>> {
 }
 
 /// Appends a line with these fields, quoted where necessary: without the buffer that a writer of the `csv` crate allocates.
-pub(super) fn append_record<'a>(bytes: &mut Vec<u8>, fields: impl Iterator<Item = Cow<'a, str>>) {
+pub(crate) fn append_record<'a>(bytes: &mut Vec<u8>, fields: impl Iterator<Item = Cow<'a, str>>) {
     let start = bytes.len();
     for (i, field) in fields.enumerate() {
         if i > 0 {

@@ -1,55 +1,41 @@
-//! Reads the rows of jsonl and csv files in bounded memory: a damaged file may have a row of any length.
+//! Reads the rows of csv files in bounded memory: a damaged file may have a row of any length.
 
 use std::cell::Cell;
 use std::fs::File;
-use std::io::{self, BufRead, Read};
+use std::io::{self, Read};
 use std::path::Path;
 use std::rc::Rc;
 
 use csv::StringRecord;
 
+use crate::formats::lines::{MAX_ROW_BYTES, too_long};
 use crate::sys::regular_file;
 
-/// Maximum size of a row, in MiB: enough for thousands of vectors of tokens.
-const MAX_ROW_MIB: u64 = 256;
-const MAX_ROW_BYTES: u64 = MAX_ROW_MIB << 20;
 /// What the `csv` crate holds for each field beside its bytes.
 const CSV_FIELD_BYTES: u64 = 16;
 
-/// The error for a row that is too long.
-fn too_long() -> io::Error {
-    io::Error::other(format!("it has a row longer than {MAX_ROW_MIB} MiB"))
-}
-
-/// Reads the next line with its end into `line`; false at the end.
-pub fn read_line(reader: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
-    line.clear();
-    let read = reader.take(MAX_ROW_BYTES + 1).read_until(b'\n', line)?;
-    if read as u64 > MAX_ROW_BYTES { Err(too_long()) } else { Ok(read > 0) }
-}
-
 /// The rows of a csv file.
-pub(super) struct CsvRows {
+pub(crate) struct CsvRows {
     reader: csv::Reader<RowLimit>,
     left: Rc<Cell<u64>>,
 }
 
 impl CsvRows {
     /// Opens a file.
-    pub(super) fn open(path: &Path) -> io::Result<Self> {
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
         let left = Rc::new(Cell::new(MAX_ROW_BYTES));
         let limit = RowLimit { file: regular_file::open(path)?, left: left.clone() };
         Ok(CsvRows { reader: csv::Reader::from_reader(limit), left })
     }
 
     /// The header, and the bytes of the file up to its end.
-    pub(super) fn header(&mut self) -> csv::Result<(StringRecord, u64)> {
+    pub(crate) fn header(&mut self) -> csv::Result<(StringRecord, u64)> {
         let header = self.reader.headers()?.clone();
         Ok((header, self.reader.position().byte()))
     }
 
     /// Reads the next row; false at the end.
-    pub(super) fn read(&mut self, row: &mut StringRecord) -> csv::Result<bool> {
+    pub(crate) fn read(&mut self, row: &mut StringRecord) -> csv::Result<bool> {
         self.left.set(MAX_ROW_BYTES);
         self.reader.read_record(row)
     }

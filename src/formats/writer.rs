@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use super::encoder::{RowEncoder, check_row_size};
-use super::{arrow, csv, jsonl, npy, npz, parquet};
+use super::{arrow, csv, jsonl, npy, npz, parquet, safetensors};
 use crate::rows::{OutputFormat, OutputMetadata, OutputSchema, Row};
 use crate::store::{Destination, DurableRows, HashedBlock, OutputLock};
 
@@ -24,17 +24,17 @@ pub struct Writer {
 /// The encoder of a format: the one place that lists them. `is_file` is false for standard output, pipes and devices.
 fn encoder(schema: &OutputSchema, is_file: bool) -> Result<Box<dyn RowEncoder>> {
     Ok(match schema.format {
-        OutputFormat::Jsonl => Box::new(jsonl::JsonlEncoder::new(schema)),
-        OutputFormat::Csv => Box::new(csv::CsvEncoder::new(schema)),
-        OutputFormat::Npy => Box::new(npy::encoder(schema)?),
-        OutputFormat::Npz => Box::new(npz::NpzEncoder::new(schema)?),
+        OutputFormat::Jsonl => Box::new(jsonl::write::JsonlEncoder::new(schema)),
+        OutputFormat::Csv => Box::new(csv::write::CsvEncoder::new(schema)),
+        OutputFormat::Npy => Box::new(npy::write::encoder(schema)?),
+        OutputFormat::Npz => Box::new(npz::write::NpzEncoder::new(schema)?),
         OutputFormat::Safetensors if schema.chunks => {
-            Box::new(super::safetensors::ChunkEncoder::new(schema)?)
+            Box::new(safetensors::write::ChunkEncoder::new(schema)?)
         }
-        OutputFormat::Safetensors => Box::new(super::safetensors::encoder(schema)?),
-        OutputFormat::Arrow if is_file => Box::new(arrow::file_encoder(schema)),
-        OutputFormat::Arrow => Box::new(arrow::stream_encoder(schema)),
-        OutputFormat::Parquet => Box::new(parquet::file_encoder(schema)),
+        OutputFormat::Safetensors => Box::new(safetensors::write::encoder(schema)?),
+        OutputFormat::Arrow if is_file => Box::new(arrow::write::file_encoder(schema)),
+        OutputFormat::Arrow => Box::new(arrow::write::stream_encoder(schema)),
+        OutputFormat::Parquet => Box::new(parquet::write::file_encoder(schema)),
     })
 }
 

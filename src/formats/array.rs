@@ -62,11 +62,11 @@ pub struct Array<'a> {
 impl Array<'_> {
     /// The bytes of an npy file.
     pub fn npy(&self) -> Vec<u8> {
-        super::npy::file(self.shape, self.values)
+        super::npy::write::file(self.shape, self.values)
     }
 
     /// The bytes of a safetensors file with this metadata.
     pub fn safetensors(&self, metadata: &OutputMetadata) -> Vec<u8> {
-        super::safetensors::file(self.name, self.shape, self.values, metadata)
+        super::safetensors::write::file(self.name, self.shape, self.values, metadata)
     }
 }

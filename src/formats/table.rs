@@ -12,7 +12,7 @@ use parquet::file::properties::WriterProperties;
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
-use super::csv::append_record;
+use super::csv::write::append_record;
 use crate::named::names;
 use crate::rows::{ColumnBuilder, FieldValue, KeptColumn, OutputFormat, to_text};
 use crate::store::{Access, Destination, OutputLock};

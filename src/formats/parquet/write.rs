@@ -11,12 +11,12 @@ use parquet::file::metadata::KeyValue;
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::schema::types::ColumnPath;
 
-use super::ipc_stream::{IpcStreamEncoder, RowGroups};
+use crate::formats::arrow::write::{IpcStreamEncoder, RowGroups};
 use crate::rows::OutputSchema;
 use crate::rows::columns::{EMBEDDING, EMBEDDINGS};
 
 /// An encoder for a Parquet file.
-pub(super) fn file_encoder(schema: &OutputSchema) -> IpcStreamEncoder {
+pub(crate) fn file_encoder(schema: &OutputSchema) -> IpcStreamEncoder {
     IpcStreamEncoder::new(schema, Some(write_file))
 }
 

@@ -8,8 +8,8 @@ use zip::result::ZipError;
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
-use super::encoder::RowEncoder;
-use super::npy;
+use crate::formats::encoder::RowEncoder;
+use crate::formats::npy::write as npy;
 use crate::rows::{Content, ContentType, OutputSchema, Row, other_content};
 use crate::store::{Access, Destination, ReadSeek};
 
@@ -20,14 +20,14 @@ const ELEMENT_BYTES: usize = size_of::<i32>();
 
 /// Encodes sparse rows. A row of the partial file is the number of its elements, their indices and their values, so that the file can be
 /// truncated after any row; [`RowEncoder::finish`] copies the arrays out of it one by one.
-pub(super) struct NpzEncoder {
+pub(crate) struct NpzEncoder {
     /// V: columns of the matrix.
     dimensions: usize,
 }
 
 impl NpzEncoder {
     /// An encoder for rows of `schema`.
-    pub(super) fn new(schema: &OutputSchema) -> Result<Self> {
+    pub(crate) fn new(schema: &OutputSchema) -> Result<Self> {
         match schema.content {
             ContentType::Sparse { dimensions } => Ok(NpzEncoder { dimensions }),
             _ => other_content(),

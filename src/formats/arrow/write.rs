@@ -1,20 +1,20 @@
-//! Encodes rows as an Arrow IPC stream: the output itself on standard output, pipes and devices, and otherwise the
-//! partial file. A Parquet or Arrow file ends in a footer, so a killed run would leave nothing readable; a stream can
-//! be cut and continued after any record batch, and is converted to the file in the end. The conversion regroups the
+//! Encodes rows as an Arrow IPC stream: the output itself on standard output, pipes and devices, whose readers get rows as they come and
+//! have no use for a footer; and otherwise the partial file. A Parquet or Arrow file ends in a footer, so a killed run would leave nothing
+//! readable; a stream can be cut and continued after any record batch, and is converted to the file in the end. The conversion regroups the
 //! rows, so that the file does not depend on where a run was interrupted.
 
 use std::collections::VecDeque;
-use std::io::{BufReader, Write};
+use std::io::{self, BufReader, Write};
 use std::iter;
 
 use anyhow::{Result, anyhow, bail};
 use arrow_array::RecordBatch;
-use arrow_ipc::writer::{DictionaryTracker, IpcDataGenerator, IpcWriteOptions, write_message};
-use arrow_schema::SchemaRef;
+use arrow_ipc::writer::{DictionaryTracker, FileWriter, IpcDataGenerator, IpcWriteOptions, write_message};
+use arrow_schema::{ArrowError, SchemaRef};
 
-use super::encoder::RowEncoder;
+use super::read::ArrowReader;
 use crate::formats::ReadError;
-use crate::formats::arrow::ArrowReader;
+use crate::formats::encoder::RowEncoder;
 use crate::rows::{BatchBuilder, OutputMetadata, OutputSchema, Row, arrow_schema, for_each_row};
 use crate::store::{Access, Destination};
 
@@ -28,14 +28,14 @@ const MAX_GROUP_BYTES: usize = 16 << 20;
 const END_OF_STREAM: [u8; 8] = [0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0];
 
 /// The row groups of a file, in order.
-pub(super) type RowGroups<'a> = dyn Iterator<Item = Result<RecordBatch>> + 'a;
+pub(crate) type RowGroups<'a> = dyn Iterator<Item = Result<RecordBatch>> + 'a;
 
 /// Writes row groups as a file. An [`std::io::Error`] in the result is a failed write to the sink.
-pub(super) type WriteFile =
+pub(crate) type WriteFile =
     fn(groups: &mut RowGroups, arrow_schema: SchemaRef, sink: &mut (dyn Write + Send)) -> Result<()>;
 
 /// Encodes rows as an Arrow IPC stream.
-pub(super) struct IpcStreamEncoder {
+pub(crate) struct IpcStreamEncoder {
     schema: OutputSchema,
     /// Converts the stream to the output; `None` if the stream is the output.
     write_file: Option<WriteFile>,
@@ -45,9 +45,19 @@ pub(super) struct IpcStreamEncoder {
     dictionaries: DictionaryTracker,
 }
 
+/// An encoder for an Arrow IPC file.
+pub(crate) fn file_encoder(schema: &OutputSchema) -> IpcStreamEncoder {
+    IpcStreamEncoder::new(schema, Some(write_file))
+}
+
+/// An encoder for an Arrow IPC stream.
+pub(crate) fn stream_encoder(schema: &OutputSchema) -> IpcStreamEncoder {
+    IpcStreamEncoder::new(schema, None)
+}
+
 impl IpcStreamEncoder {
     /// An encoder for rows of `schema`, whose stream `write_file` converts to the output.
-    pub(super) fn new(schema: &OutputSchema, write_file: Option<WriteFile>) -> Self {
+    pub(crate) fn new(schema: &OutputSchema, write_file: Option<WriteFile>) -> Self {
         IpcStreamEncoder {
             schema: schema.clone(),
             write_file,
@@ -113,6 +123,23 @@ impl RowEncoder for IpcStreamEncoder {
             }
             write_file(&mut row_groups(&mut batches, &schema), arrow_schema, sink)
         })
+    }
+}
+
+/// Writes row groups as an Arrow IPC file.
+fn write_file(groups: &mut RowGroups, arrow_schema: SchemaRef, sink: &mut (dyn Write + Send)) -> Result<()> {
+    let mut file = FileWriter::try_new(sink, &arrow_schema).map_err(into_io_error)?;
+    for group in groups {
+        file.write(&group?).map_err(into_io_error)?;
+    }
+    Ok(file.finish().map_err(into_io_error)?)
+}
+
+/// The [`io::Error`] of a failed write; any other error wrapped in one.
+fn into_io_error(error: ArrowError) -> io::Error {
+    match error {
+        ArrowError::IoError(_, error) => error,
+        other => io::Error::other(other),
     }
 }
 

@@ -2,21 +2,21 @@
 
 use anyhow::Result;
 
-use super::array::ArrayEncoder;
+use crate::formats::array::ArrayEncoder;
 use crate::rows::{OutputDtype, OutputSchema};
 
 /// Size of the header in bytes: room for any number of rows, and a multiple of 64, as the format requires.
 const HEADER_BYTES: usize = 128;
 
 /// An encoder for a NumPy array.
-pub(super) fn encoder(schema: &OutputSchema) -> Result<ArrayEncoder> {
+pub(crate) fn encoder(schema: &OutputSchema) -> Result<ArrayEncoder> {
     ArrayEncoder::new(schema, HEADER_BYTES, |_, vectors, rows, _| {
         Ok(header(&[rows, vectors.width() as u64], descr(vectors.dtype)))
     })
 }
 
 /// A file with an f32 array of up to four axes, in C order.
-pub(super) fn file(shape: &[usize], values: &[f32]) -> Vec<u8> {
+pub(crate) fn file(shape: &[usize], values: &[f32]) -> Vec<u8> {
     let shape: Vec<u64> = shape.iter().map(|&size| size as u64).collect();
     let mut bytes = header(&shape, descr(OutputDtype::F32));
     bytes.extend(values.iter().flat_map(|value| value.to_le_bytes()));
@@ -33,7 +33,7 @@ fn descr(dtype: OutputDtype) -> &'static str {
 }
 
 /// The header of an array of this shape with elements of the type `descr`.
-pub(super) fn header(shape: &[u64], descr: &str) -> Vec<u8> {
+pub(crate) fn header(shape: &[u64], descr: &str) -> Vec<u8> {
     let sizes: Vec<String> = shape.iter().map(u64::to_string).collect();
     // Python's tuple of one number has a comma at its end.
     let sizes = if let [size] = &sizes[..] { format!("{size},") } else { sizes.join(", ") };

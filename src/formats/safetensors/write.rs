@@ -6,8 +6,8 @@ use std::io::{SeekFrom, Write};
 use anyhow::{Result, bail};
 use serde_json::{Map, Value, json};
 
-use super::array::ArrayEncoder;
-use super::encoder::RowEncoder;
+use crate::formats::array::ArrayEncoder;
+use crate::formats::encoder::RowEncoder;
 use crate::named::Named;
 use crate::rows::columns::{EMBEDDINGS, INDEX};
 use crate::rows::{OutputDtype, OutputMetadata, OutputSchema, Row, Span, VectorType};
@@ -24,7 +24,7 @@ const LATE_BYTES: usize = 1024;
 const LATE_KEYS: [&str; 3] = ["weights_sha256", "shard", "shard_records"];
 
 /// An encoder for a file with the tensor `embeddings`.
-pub(super) fn encoder(schema: &OutputSchema) -> Result<ArrayEncoder> {
+pub(crate) fn encoder(schema: &OutputSchema) -> Result<ArrayEncoder> {
     let bytes = header_bytes(schema, &schema.vectors()?);
     ArrayEncoder::new(schema, bytes, |schema, vectors, rows, bytes| {
         tensors(schema, vectors, rows).header(schema, bytes)
@@ -32,7 +32,7 @@ pub(super) fn encoder(schema: &OutputSchema) -> Result<ArrayEncoder> {
 }
 
 /// A file with an f32 tensor of this name and shape, and metadata.
-pub(super) fn file(name: &str, shape: &[usize], values: &[f32], metadata: &OutputMetadata) -> Vec<u8> {
+pub(crate) fn file(name: &str, shape: &[usize], values: &[f32], metadata: &OutputMetadata) -> Vec<u8> {
     let shape: Vec<u64> = shape.iter().map(|&size| size as u64).collect();
     let mut tensors = TensorIndex::default();
     tensors.add(name, "F32", &shape, size_of::<f32>());
@@ -53,14 +53,14 @@ const COLUMN_BYTES: usize = size_of::<i64>();
 
 /// Encodes rows that are chunks of texts. A row of the partial file is its columns and then its vector, so that the
 /// file can be truncated after any row; [`RowEncoder::finish`] copies the tensors out of it one by one.
-pub(super) struct ChunkEncoder {
+pub(crate) struct ChunkEncoder {
     schema: OutputSchema,
     vectors: VectorType,
 }
 
 impl ChunkEncoder {
     /// An encoder for rows of `schema`.
-    pub(super) fn new(schema: &OutputSchema) -> Result<Self> {
+    pub(crate) fn new(schema: &OutputSchema) -> Result<Self> {
         Ok(ChunkEncoder { schema: schema.clone(), vectors: schema.vectors()? })
     }
 }

@@ -1,0 +1,4 @@
+//! Comma-separated values.
+
+pub(super) mod read;
+pub(super) mod write;

@@ -1,0 +1,3 @@
+//! JSON Lines.
+
+pub(super) mod write;

@@ -1,0 +1,3 @@
+//! NumPy arrays.
+
+pub(super) mod write;

@@ -1,0 +1,3 @@
+//! ZIP archives of NumPy arrays.
+
+pub(super) mod write;

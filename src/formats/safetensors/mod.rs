@@ -1,0 +1,3 @@
+//! safetensors files.
+
+pub(super) mod write;
