@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow, bail};
 
-use super::csv::read::CsvRows;
+use super::csv::CsvRows;
 use crate::error::one_line;
 use crate::rows::OutputFormat;
 use crate::store::{Access, Destination, OutputLock};

@@ -9,7 +9,7 @@ use csv::StringRecord;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::csv::read::CsvRows;
+use super::csv::CsvRows;
 use super::lines::read_line;
 use super::row_file::RowFile;
 use crate::error::one_line;

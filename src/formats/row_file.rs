@@ -6,10 +6,10 @@ use std::slice::Iter;
 
 use anyhow::{Result, anyhow, bail};
 use arrow_array::RecordBatch;
-use arrow_schema::{DataType, FieldRef, Schema, SchemaRef};
+use arrow_schema::{DataType, FieldRef, Schema};
 
-use super::arrow::{self, ArrowBatches};
-use super::parquet::{self, ParquetSource, RowChoice};
+use super::Kind;
+use super::tables::{Table, open_table};
 use crate::named::Named;
 use crate::rows::columns::{
     EMBEDDING, EMBEDDINGS, ENTITIES, ID, INDEX, INDICES, LABELS, MASKS, NO_ANSWER, RANK, SCORE, TOKENS,
@@ -35,22 +35,7 @@ const OUTPUTS: &str = "outputs";
 pub struct RowFile {
     name: String,
     schema: OutputSchema,
-    source: Source,
-}
-
-/// The record batches of a file.
-enum Source {
-    Parquet(ParquetSource),
-    Arrow(ArrowBatches),
-}
-
-impl Source {
-    fn schema(&self) -> &SchemaRef {
-        match self {
-            Source::Parquet(source) => source.schema(),
-            Source::Arrow(batches) => batches.schema(),
-        }
-    }
+    table: Box<dyn Table>,
 }
 
 impl RowFile {
@@ -59,15 +44,12 @@ impl RowFile {
         let name = path.display().to_string();
         let file = regular_file::open(path)
             .map_err(|error| anyhow!("cannot read {name} ({error}); check the path"))?;
-        let source = if format == OutputFormat::Parquet {
-            Source::Parquet(parquet::open(&name, file, REMEDY)?)
-        } else {
-            Source::Arrow(arrow::open(&name, file, REMEDY)?)
-        };
-        let Some(schema) = output_schema(source.schema(), format) else {
+        let kind = if format == OutputFormat::Parquet { Kind::Parquet } else { Kind::Arrow };
+        let table = open_table(&name, file, kind, REMEDY)?;
+        let Some(schema) = output_schema(table.schema(), format) else {
             bail!("{name} has other columns than sconce writes; pass files that sconce wrote");
         };
-        Ok(RowFile { name, schema, source })
+        Ok(RowFile { name, schema, table })
     }
 
     /// What its rows have in common.
@@ -77,7 +59,7 @@ impl RowFile {
 
     /// Calls `f` with each row.
     pub fn for_each_row(&self, mut f: impl FnMut(&Row) -> Result<()>) -> Result<()> {
-        let columns: Vec<usize> = (0..self.source.schema().fields().len()).collect();
+        let columns: Vec<usize> = (0..self.table.schema().fields().len()).collect();
         self.for_each_batch(&columns, |batch| for_each_row(batch, &self.schema, &mut f))
     }
 
@@ -88,7 +70,7 @@ impl RowFile {
         names: [&str; N],
         mut f: impl FnMut([FieldValue; N]) -> Result<()>,
     ) -> Result<()> {
-        let fields = self.source.schema().fields();
+        let fields = self.table.schema().fields();
         let found = names.map(|name| fields.iter().position(|field| field.name() == name));
         let mut columns: Vec<usize> = found.into_iter().flatten().collect();
         columns.sort_unstable();
@@ -110,40 +92,19 @@ impl RowFile {
 
     /// Calls `f` with the record batches of columns, given by their indices in ascending order.
     fn for_each_batch(&self, columns: &[usize], mut f: impl FnMut(&RecordBatch) -> Result<()>) -> Result<()> {
-        let mut visit = |batch: RecordBatch| {
-            let fields = columns.iter().map(|column| self.source.schema().field(*column));
-            let mut types = fields.zip(batch.columns());
+        for batch in self.table.batches(columns, MAX_ROWS, MAX_BYTES)? {
+            let batch = batch?;
+            let fields = columns.iter().map(|column| self.table.schema().field(*column));
             // The `parquet` and `arrow` crates do not check this in all damaged files.
-            if types.any(|(field, array)| field.data_type() != array.data_type()) {
-                return Err(self.malformed("a column does not have the type that its schema declares"));
+            if fields.zip(batch.columns()).any(|(field, array)| field.data_type() != array.data_type()) {
+                let name = &self.name;
+                bail!(
+                    "cannot read {name} (a column does not have the type that its schema declares); {REMEDY}"
+                );
             }
-            f(&batch)
-        };
-        match &self.source {
-            Source::Parquet(source) => {
-                let (mut rows, declared) = (0, source.metadata().file_metadata().num_rows());
-                let batch_rows = source.batch_rows(columns, MAX_ROWS, MAX_BYTES);
-                for batch in source.batches(columns, RowChoice::All, batch_rows)? {
-                    let batch = batch?;
-                    rows += batch.num_rows() as i64;
-                    visit(batch)?;
-                }
-                if rows != declared {
-                    let reason = format!("it has {rows} rows, but its footer declares {declared}");
-                    return Err(self.malformed(&reason));
-                }
-            }
-            Source::Arrow(batches) => {
-                for i in 0..batches.rows().count() {
-                    visit(batches.read(i, columns)?)?;
-                }
-            }
+            f(&batch)?;
         }
         Ok(())
-    }
-
-    fn malformed(&self, reason: &str) -> anyhow::Error {
-        anyhow!("cannot read {} ({reason}); {REMEDY}", self.name)
     }
 }
 

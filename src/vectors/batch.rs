@@ -10,12 +10,13 @@ use arrow_schema::{DataType, FieldRef, Schema};
 
 use super::buffer::BlockBuffer;
 use super::choice::{Candidate, Held, VectorField};
-use super::error::{REMEDY, token_integers, wrong_width};
+use super::error::{token_integers, wrong_width};
 use super::lists::{first_null, list_items, list_values};
 use super::source::Blocks;
 use super::sparse;
 use super::width::{checked_width, dimensions_of_int8};
 use crate::error::one_line;
+use crate::formats::error::REMEDY;
 use crate::neighbours::{Block, Representation};
 use crate::rows::columns::{EMBEDDING, EMBEDDINGS, INDICES, SCALE, TOKENS, TRUNCATED, VALUES, WEIGHTS};
 use crate::rows::field::{FieldValue, carried_type, convert, to_json};

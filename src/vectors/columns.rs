@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail};
 
-use super::error::unread;
 use super::source::Columns;
+use crate::formats::error::unread;
 use crate::rows::FieldValue;
 use crate::rows::columns::{CHUNK, END, INDEX, START};
 use crate::rows::{ColumnType, KeptColumn};

@@ -11,11 +11,11 @@ use anyhow::{Result, anyhow, bail};
 use super::buffer::BlockBuffer;
 use super::choice::VectorField;
 use super::error::{PASS_VECTORS, has_several, no_vector};
-use super::source::{Blocks, Opened, rows_by_unit};
+use super::source::{Blocks, Opened};
 use super::sparse::TokenNumbers;
-use super::{arrow, csv, jsonl, npy, npz, safetensors};
+use super::{arrays, csv, jsonl, table};
 use crate::error::UsageError;
-use crate::formats::{Kind, sniff};
+use crate::formats::{Kind, rows_by_unit, safetensors, sniff};
 use crate::named::Named;
 use crate::neighbours::{Block, Representation, Similarity};
 use crate::rows::FieldValue;
@@ -227,10 +227,9 @@ fn open_format(
         bail!("{name} is empty; {PASS_VECTORS}");
     }
     match sniff(start) {
-        Some(Kind::Npy) => return npy::open(path, name, (file, size), field),
-        Some(Kind::Zip) => return npz::open(name, file, size, field),
-        Some(Kind::Parquet) => return super::parquet::open(name, file, field),
-        Some(Kind::Arrow) => return arrow::open(name, file, field),
+        Some(Kind::Npy) => return arrays::open_npy(path, name, (file, size), field),
+        Some(Kind::Zip) => return arrays::open_npz(name, file, size, field),
+        Some(kind @ (Kind::Parquet | Kind::Arrow)) => return table::open(name, file, kind, field),
         Some(Kind::Compressed(_) | Kind::Unsupported(..)) => {
             bail!("{name} is compressed; decompress it first")
         }
@@ -238,7 +237,7 @@ fn open_format(
     }
     // A header may be longer than the first bytes tell.
     if let Some(header_length) = safetensors::header_length(start, size) {
-        return safetensors::open(name, (file, size), header_length, field);
+        return arrays::open_safetensors(name, (file, size), header_length, field);
     }
     if start.trim_ascii_start().starts_with(b"{") {
         return jsonl::open(path, name, field);

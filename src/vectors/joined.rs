@@ -8,7 +8,8 @@ use anyhow::{Result, bail};
 
 use super::choice::VectorField;
 use super::file::VectorFile;
-use super::source::{Blocks, Columns, Opened, Vectors, rows_by_unit};
+use super::source::{Blocks, Columns, Opened, Vectors};
+use crate::formats::rows_by_unit;
 use crate::neighbours::Block;
 use crate::rows::FieldValue;
 use crate::rows::{ColumnType, KeptColumn};

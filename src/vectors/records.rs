@@ -6,13 +6,11 @@ use std::sync::Arc;
 use anyhow::Result;
 
 use super::buffer::BlockBuffer;
-use super::source::{Blocks, Columns, Vectors, rows_by_unit};
+use super::source::{Blocks, Columns, Vectors};
+use crate::formats::rows_by_unit;
 use crate::neighbours::Block;
 use crate::rows::FieldValue;
 use crate::rows::KeptColumn;
-
-/// Maximum size of a line in bytes: a longer one is no record.
-pub(super) const MAX_LINE_BYTES: u64 = 64 << 20;
 
 /// An indexed file of records, one per row.
 pub(super) trait Records: Send + Sync {

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 
-use super::error::REMEDY;
+use crate::formats::error::REMEDY;
 use crate::named::Named;
 use crate::rows::{OutputDtype, OutputMetadata};
 

@@ -1,4 +1,9 @@
 //! Comma-separated values.
 
-pub(super) mod read;
+mod delimited;
+mod read;
 pub(super) mod write;
+
+pub use delimited::{Advance, FieldSyntax, Malformation, Row};
+pub(super) use read::CsvRows;
+pub use read::{ByteRecord, CsvFile, CsvStart, StringRecord};

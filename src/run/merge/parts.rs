@@ -4,9 +4,8 @@ use std::io::Read;
 use std::path::Path;
 
 use anyhow::{Result, anyhow, bail};
-use serde_json::Value;
 
-use crate::formats::{Kind, RowFile, sniff};
+use crate::formats::{Kind, RowFile, npy, sniff};
 use crate::job::{SHARD_KEYS, Shard, shard_of_run};
 use crate::rows::{OutputFormat, OutputMetadata};
 use crate::store::{self, SidecarPaths, Target};
@@ -30,7 +29,7 @@ pub(super) struct Part {
     /// What the file says about its rows; for formats without metadata, what the record of its run says about the shard.
     metadata: OutputMetadata,
     /// The number of chunks of each record, for npy.
-    chunks: Option<Vec<Value>>,
+    chunks: Option<Vec<u64>>,
     /// Whether the file, or the record of its run, would say that it is a shard.
     tells_shard: bool,
 }
@@ -47,7 +46,9 @@ impl Part {
             }
             OutputFormat::Safetensors => VectorFile::open(path, VectorField::Auto)?.metadata().clone(),
             OutputFormat::Npy => {
-                let (metadata, counts) = npy_metadata(path)?;
+                let sidecars = SidecarPaths::of(&Target::File(path.to_owned()))?;
+                let read = sidecars.map(|sidecars| npy::read_metadata(&sidecars.meta)).transpose()?;
+                let (metadata, counts) = read.unwrap_or_default();
                 chunks = counts;
                 metadata
             }
@@ -90,17 +91,6 @@ fn format_of(path: &Path, name: &str) -> Result<OutputFormat> {
     })
 }
 
-/// The metadata beside an npy file, and the number of chunks of each record if rows are chunks.
-fn npy_metadata(path: &Path) -> Result<(OutputMetadata, Option<Vec<Value>>)> {
-    let Some(sidecars) = SidecarPaths::of(&Target::File(path.to_owned()))? else {
-        return Ok((OutputMetadata::new(), None));
-    };
-    let fields = store::manifest::load_metadata(&sidecars.meta)?.unwrap_or_default();
-    let chunks = fields.get("chunks").and_then(Value::as_array).cloned();
-    let text = |(key, value): (String, Value)| Some((key, value.as_str()?.to_owned()));
-    Ok((fields.into_iter().filter_map(text).collect(), chunks))
-}
-
 /// Writes the metadata beside a merged npy file, if the parts have any.
 pub(super) fn join_npy_metadata(
     sidecars: &SidecarPaths,
@@ -112,7 +102,8 @@ pub(super) fn join_npy_metadata(
     }
     let mut meta = serde_json::to_value(metadata)?;
     if parts[0].chunks.is_some() {
-        meta["chunks"] = parts.iter().filter_map(|part| part.chunks.clone()).flatten().collect();
+        let chunks: Vec<u64> = parts.iter().filter_map(|part| part.chunks.clone()).flatten().collect();
+        meta["chunks"] = chunks.into();
     }
     store::manifest::save(&sidecars.meta, &sidecars.output, &meta)
 }

@@ -16,6 +16,7 @@ use super::file::MessageFile;
 use super::message::{MAGIC, Message, decode, schema};
 use crate::formats::MAX_METADATA_BYTES;
 use crate::formats::error::{Format, MAX_BATCH_BYTES, ReadError, check_memory};
+use crate::formats::tables::{RecordBatches, Table, rows_by_unit};
 use crate::sys::catch_panic::catch_panic;
 use crate::sys::regular_file::read_exact_at;
 
@@ -90,18 +91,8 @@ impl ArrowBatches {
             .map_err(malformed)
     }
 
-    /// The schema of the file.
-    pub fn schema(&self) -> &SchemaRef {
-        &self.schema
-    }
-
-    /// The number of rows of each record batch.
-    pub fn rows(&self) -> impl Iterator<Item = usize> + '_ {
-        self.batches.iter().map(|batch| batch.rows)
-    }
-
     /// Reads columns of a record batch, given by their indices in ascending order.
-    pub fn read(&self, batch: usize, columns: &[usize]) -> Result<RecordBatch> {
+    fn read(&self, batch: usize, columns: &[usize]) -> Result<RecordBatch> {
         // The `arrow` crate panics on buffers whose length is not a multiple of the size of their elements.
         let read = catch_panic(|| self.read_columns(&self.batches[batch], columns));
         read.unwrap_or_else(|| Err("one of its record batches is damaged".into()))
@@ -117,13 +108,7 @@ impl ArrowBatches {
         decode_batch(batch.metadata.clone(), &projection, &body, &self.schema, &self.dictionaries, columns)
     }
 
-    /// Where the values of a column without nulls are in the file: the offset of the last buffer of the column, which has
-    /// `bytes` bytes. `None` if the buffers are compressed, the column has nulls, or the buffer has another size.
-    pub fn values_offset(&self, batch: usize, column: usize, bytes: u64) -> Result<Option<u64>> {
-        let found = catch_panic(|| self.find_values(&self.batches[batch], column, bytes));
-        found.unwrap_or_else(|| Err("its metadata is damaged".into())).map_err(|error| self.unreadable(error))
-    }
-
+    /// The offset of the last buffer of a column: see [`Table::values_offset`].
     fn find_values(&self, batch: &Batch, column: usize, bytes: u64) -> Result<Option<u64>, ReadError> {
         let decoded = decode(&batch.metadata)?;
         let header = decoded.header_as_record_batch().ok_or(NO_BATCH)?;
@@ -141,6 +126,54 @@ impl ArrowBatches {
     /// The error for a file that cannot be read.
     fn unreadable(&self, error: ReadError) -> anyhow::Error {
         error.of_file(&self.name, Format::ARROW, self.remedy)
+    }
+}
+
+impl Table for ArrowBatches {
+    fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    fn metadata(&self) -> Vec<(&str, &str)> {
+        self.schema.metadata().iter().map(|(key, value)| (key.as_str(), value.as_str())).collect()
+    }
+
+    fn units(&self) -> Result<Vec<Range<usize>>> {
+        let mut next = 0usize;
+        let units = self.batches.iter().map(|batch| {
+            let start = next;
+            next = next.checked_add(batch.rows).ok_or("it declares too many rows")?;
+            Ok(start..next)
+        });
+        units.collect::<Result<_, ReadError>>().map_err(|error| self.unreadable(error))
+    }
+
+    fn unit(&self, unit: usize, columns: &[usize], _max_rows: usize) -> Result<RecordBatches<'_>> {
+        Ok(Box::new(std::iter::once(self.read(unit, columns))))
+    }
+
+    fn batches(&self, columns: &[usize], _max_rows: usize, _max_bytes: u64) -> Result<RecordBatches<'_>> {
+        let columns = columns.to_vec();
+        Ok(Box::new((0..self.batches.len()).map(move |batch| self.read(batch, &columns))))
+    }
+
+    fn for_each_row(
+        &self,
+        rows: &[usize],
+        columns: &[usize],
+        visit: &mut dyn FnMut(&RecordBatch, usize) -> Result<()>,
+    ) -> Result<()> {
+        let units = self.units()?;
+        for (i, wanted) in rows_by_unit(rows, &units) {
+            let batch = self.read(i, columns)?;
+            wanted.iter().try_for_each(|row| visit(&batch, row - units[i].start))?;
+        }
+        Ok(())
+    }
+
+    fn values_offset(&self, unit: usize, column: usize, bytes: u64) -> Result<Option<u64>> {
+        let found = catch_panic(|| self.find_values(&self.batches[unit], column, bytes));
+        found.unwrap_or_else(|| Err("its metadata is damaged".into())).map_err(|error| self.unreadable(error))
     }
 }
 

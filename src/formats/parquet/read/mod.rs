@@ -6,6 +6,8 @@ mod thrift;
 mod uuid;
 
 use std::fs::File;
+use std::iter;
+use std::ops::Range;
 use std::sync::Arc;
 
 use anyhow::Result;
@@ -23,7 +25,11 @@ use self::pages::{BoundedFile, PageMemory};
 
 use crate::error::one_line;
 use crate::formats::error::{Format, MAX_BATCH_BYTES, ReadError};
+use crate::formats::tables::{RecordBatches, Table};
 use crate::sys::catch_panic::catch_panic;
+
+/// Single rows that are decoded at a time.
+const SINGLE_ROWS: usize = 1024;
 
 /// Opens a regular file and reads its footer. `name` is the file in messages, and `remedy` what to do if it is malformed, as a clause.
 pub fn open(name: &str, file: File, remedy: &'static str) -> Result<ParquetSource> {
@@ -58,18 +64,13 @@ impl ParquetSource {
         ParquetSource { max_bytes, ..self }
     }
 
-    /// The Arrow schema of the file.
-    pub fn schema(&self) -> &SchemaRef {
-        self.metadata.schema()
-    }
-
     /// The Arrow schema of the file, in which columns of UUIDs have the extension type of UUIDs, also without an Arrow schema of the writer.
     pub fn schema_with_uuids(&self) -> Schema {
-        uuid::with_uuids(self.schema(), self.metadata().file_metadata().schema_descr().root_schema())
+        uuid::with_uuids(self.schema(), self.footer().file_metadata().schema_descr().root_schema())
     }
 
     /// The metadata of the file, row groups and columns.
-    pub fn metadata(&self) -> &ParquetMetaData {
+    pub fn footer(&self) -> &ParquetMetaData {
         self.metadata.metadata()
     }
 
@@ -79,10 +80,9 @@ impl ParquetSource {
     }
 
     /// A reader of top-level columns, given by their indices, in batches of at most `batch_rows` rows.
-    pub fn batches(&self, columns: &[usize], rows: RowChoice, batch_rows: usize) -> Result<ParquetBatches> {
+    pub fn read(&self, columns: &[usize], rows: RowChoice, batch_rows: usize) -> Result<ParquetBatches> {
         let reader = self.reader(columns, rows, batch_rows);
-        let (pages, reader) =
-            reader.map_err(|error| error.of_file(&self.name, Format::PARQUET, self.remedy))?;
+        let (pages, reader) = reader.map_err(|error| self.unreadable(error))?;
         Ok(ParquetBatches { name: self.name.clone(), remedy: self.remedy, pages, reader })
     }
 
@@ -101,11 +101,11 @@ impl ParquetSource {
         }
         let fitting = usize::try_from(self.max_bytes / row_bytes.max(1)).unwrap_or(usize::MAX);
         let (groups, all_rows) = match rows {
-            RowChoice::All => (0..self.metadata().num_row_groups(), true),
+            RowChoice::All => (0..self.footer().num_row_groups(), true),
             RowChoice::Group(group) => (group..group + 1, true),
-            RowChoice::Rows(_) => (0..self.metadata().num_row_groups(), false),
+            RowChoice::Rows(_) => (0..self.footer().num_row_groups(), false),
         };
-        let pages = Arc::new(PageMemory::new(self.metadata(), groups, &mask, all_rows, self.max_bytes));
+        let pages = Arc::new(PageMemory::new(self.footer(), groups, &mask, all_rows, self.max_bytes));
         let file = BoundedFile { file: self.file.clone(), size: self.size, pages: Some(pages.clone()) };
         let builder = ParquetRecordBatchReaderBuilder::new_with_metadata(file, self.metadata.clone());
         let builder = builder.with_projection(mask).with_batch_size(batch_rows.min(fitting));
@@ -117,9 +117,36 @@ impl ParquetSource {
         Ok((pages, catch(|| builder.build())?))
     }
 
+    /// These batches, and then an error if they do not have the `declared` number of rows: `reason` says it of the number that they have.
+    fn complete<'a>(
+        &'a self,
+        mut batches: ParquetBatches,
+        declared: i64,
+        reason: impl Fn(i64) -> String + 'a,
+    ) -> RecordBatches<'a> {
+        let (mut rows, mut is_end) = (0, false);
+        Box::new(iter::from_fn(move || {
+            let batch = if is_end { return None } else { batches.next() };
+            is_end = !matches!(batch, Some(Ok(_)));
+            match &batch {
+                None if rows != declared => Some(Err(self.unreadable(reason(rows).into()))),
+                None | Some(Err(_)) => batch,
+                Some(Ok(found)) => {
+                    rows += found.num_rows() as i64;
+                    batch
+                }
+            }
+        }))
+    }
+
+    /// The error for a file that cannot be read.
+    fn unreadable(&self, error: ReadError) -> anyhow::Error {
+        error.of_file(&self.name, Format::PARQUET, self.remedy)
+    }
+
     /// The leaves of top-level columns.
     fn mask(&self, columns: &[usize]) -> ProjectionMask {
-        let schema = self.metadata().file_metadata().schema_descr();
+        let schema = self.footer().file_metadata().schema_descr();
         ProjectionMask::roots(schema, columns.iter().copied())
     }
 
@@ -128,7 +155,7 @@ impl ParquetSource {
     pub fn batch_rows(&self, columns: &[usize], max_rows: usize, max_bytes: u64) -> usize {
         let (mask, max_rows) = (self.mask(columns), max_rows as u64);
         let mut rows = max_rows;
-        for group in self.metadata().row_groups() {
+        for group in self.footer().row_groups() {
             let columns = group.columns().iter().enumerate().filter(|(i, _)| mask.leaf_included(*i));
             for (_, column) in columns {
                 let start = column.dictionary_page_offset().unwrap_or(column.data_page_offset());
@@ -150,6 +177,64 @@ impl ParquetSource {
     }
 }
 
+impl Table for ParquetSource {
+    fn schema(&self) -> &SchemaRef {
+        self.metadata.schema()
+    }
+
+    fn metadata(&self) -> Vec<(&str, &str)> {
+        let pairs = self.footer().file_metadata().key_value_metadata().into_iter().flatten();
+        pairs.filter_map(|pair| Some((pair.key.as_str(), pair.value.as_deref()?))).collect()
+    }
+
+    fn units(&self) -> Result<Vec<Range<usize>>> {
+        let mut next = 0usize;
+        let units = self.footer().row_groups().iter().map(|group| {
+            let start = next;
+            let end = usize::try_from(group.num_rows()).ok().and_then(|rows| start.checked_add(rows));
+            next = end.ok_or("a row group has an impossible number of rows")?;
+            Ok(start..next)
+        });
+        units.collect::<Result<_, ReadError>>().map_err(|error| self.unreadable(error))
+    }
+
+    fn unit(&self, unit: usize, columns: &[usize], max_rows: usize) -> Result<RecordBatches<'_>> {
+        let groups = self.footer().row_groups();
+        let batches = self.read(columns, RowChoice::Group(unit), max_rows)?;
+        Ok(self.complete(batches, groups[unit].num_rows(), move |rows| {
+            let before: i64 = groups[..unit].iter().map(|group| group.num_rows()).sum();
+            format!("it ends after row {}, but declares more", before + rows)
+        }))
+    }
+
+    fn batches(&self, columns: &[usize], max_rows: usize, max_bytes: u64) -> Result<RecordBatches<'_>> {
+        let batches = self.read(columns, RowChoice::All, self.batch_rows(columns, max_rows, max_bytes))?;
+        let declared = self.footer().file_metadata().num_rows();
+        Ok(self.complete(batches, declared, move |rows| {
+            format!("it has {rows} rows, but its footer declares {declared}")
+        }))
+    }
+
+    fn for_each_row(
+        &self,
+        rows: &[usize],
+        columns: &[usize],
+        visit: &mut dyn FnMut(&RecordBatch, usize) -> Result<()>,
+    ) -> Result<()> {
+        let total = self.units()?.last().map_or(0, |unit| unit.end);
+        let mut found = 0;
+        for batch in self.read(columns, RowChoice::single(rows, total), SINGLE_ROWS)? {
+            let batch = batch?;
+            (0..batch.num_rows()).try_for_each(|row| visit(&batch, row))?;
+            found += batch.num_rows();
+        }
+        if found == rows.len() {
+            return Ok(());
+        }
+        Err(self.unreadable("it has fewer rows than its footer declares".into()))
+    }
+}
+
 /// The size in bytes of a value of this type that does not depend on the value.
 fn fixed_bytes(data_type: &DataType) -> u64 {
     match data_type {
@@ -164,7 +249,7 @@ fn fixed_bytes(data_type: &DataType) -> u64 {
     }
 }
 
-/// The rows that [`ParquetSource::batches`] reads.
+/// The rows that [`ParquetSource::read`] reads.
 pub enum RowChoice {
     /// All rows of the file.
     All,

@@ -22,7 +22,7 @@ const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// What [`Row::advance`] has found.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Advance {
+pub enum Advance {
     /// A row, which starts in this line.
     Row(u64),
     /// A row with a field that cannot be read, which begins in this line.
@@ -33,7 +33,7 @@ pub(super) enum Advance {
 
 /// Why a field cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Malformation {
+pub enum Malformation {
     /// It is quoted and does not end.
     OpenQuote,
     /// Its closing quote is followed by other text than a delimiter or the end of the row.
@@ -48,7 +48,7 @@ pub(super) enum Malformation {
 }
 
 /// A row of an input, with the bytes that were read ahead.
-pub(super) struct Row {
+pub struct Row {
     syntax: FieldSyntax,
     /// Maximum size of a row, in bytes.
     max_bytes: usize,
@@ -95,7 +95,7 @@ enum State {
 
 impl Row {
     /// No row yet. Rows may have `max_bytes` bytes; the first `max_fields` fields of a row are stored.
-    pub(super) fn new(syntax: FieldSyntax, max_bytes: u64, max_fields: usize) -> Self {
+    pub fn new(syntax: FieldSyntax, max_bytes: u64, max_fields: usize) -> Self {
         Row {
             syntax,
             max_bytes: max_bytes as usize,
@@ -115,37 +115,37 @@ impl Row {
     }
 
     /// Stores only the first `max_fields` fields of the rows that follow.
-    pub(super) fn store_fields(&mut self, max_fields: usize) {
+    pub fn store_fields(&mut self, max_fields: usize) {
         self.max_fields = max_fields;
     }
 
     /// The number of fields.
-    pub(super) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.len
     }
 
     /// The stored fields.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &[u8]> {
+    pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
         (0..self.fields.len()).map(|field| &self[field])
     }
 
     /// Lines of the row, if the last one ends with it.
-    pub(super) fn lines(&self) -> u64 {
+    pub fn lines(&self) -> u64 {
         self.inner_lines + 1
     }
 
     /// The line after the row.
-    pub(super) fn next_line(&self) -> u64 {
+    pub fn next_line(&self) -> u64 {
         self.line
     }
 
     /// Bytes of the input up to the end of the row.
-    pub(super) fn bytes_read(&self) -> u64 {
+    pub fn bytes_read(&self) -> u64 {
         self.dropped + self.at as u64
     }
 
     /// Reads the next row. Blank lines are skipped.
-    pub(super) fn advance(&mut self, reader: &mut dyn BufRead) -> io::Result<Advance> {
+    pub fn advance(&mut self, reader: &mut dyn BufRead) -> io::Result<Advance> {
         loop {
             if let Some(advance) = self.split() {
                 return Ok(advance);
