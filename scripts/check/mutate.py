@@ -290,7 +290,7 @@ MUTATIONS = [
     ("kept fields are not in the digest", "src/job/cursor.rs", "add_part(value.json().to_string())", "add_part(\"\")"),
     ("unreadable records are not in the digest", "src/job/cursor.rs", "add_part(&bad.reason)", "add_part(\"\")"),
     ("the rows of a batch of an Arrow stream wait for the next one", "src/job/collector/mod.rs", "if ends_batch && self.schema.follows_batches", "if false"),
-    ("a batch without rows gives no batch", "src/formats/arrow/write.rs", "let batch = self.rows.take()?;\n        // No column", "if self.rows.rows() == 0 {\n            return Ok(());\n        }\n        let batch = self.rows.take()?;\n        // No column"),
+    ("a batch without rows gives no batch", "src/formats/arrow/write.rs", "let batch = self.rows.take()?;\n        self.write_message", "if self.rows.rows() == 0 {\n            return Ok(());\n        }\n        let batch = self.rows.take()?;\n        self.write_message"),
     # Output.
     ("logits are not pooled per token", "src/nn/classification.rs", "if self.spec.pools_logits {", "if false {"),
     ("the head has no norm", "src/nn/head_transform.rs", "Some(norm) => norm.forward(x),", "Some(_) => Ok(x),"),

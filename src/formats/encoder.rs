@@ -1,6 +1,7 @@
 //! The trait of an output format.
 
 use anyhow::{Result, bail};
+use arrow_array::RecordBatch;
 
 use crate::rows::{OutputMetadata, Row};
 use crate::store::{Access, Destination, DurableRows, Target};
@@ -27,6 +28,11 @@ pub(super) trait RowEncoder: Send {
 
     /// Appends a row to `bytes`, or holds it back until a later call.
     fn encode(&mut self, row: &Row, bytes: &mut Vec<u8>) -> Result<()>;
+
+    /// Appends the rows of a batch with the columns of the schema to `bytes`, or holds them back, for formats of record batches.
+    fn encode_batch(&mut self, _batch: &RecordBatch, _bytes: &mut Vec<u8>) -> Result<()> {
+        bail!("rows of this format are not written in batches; please report this as a bug")
+    }
 
     /// Appends the rows that [`RowEncoder::encode`] held back to `bytes`.
     fn flush(&mut self, _bytes: &mut Vec<u8>) -> Result<()> {

@@ -17,7 +17,7 @@ use crate::rows::columns::{
 };
 use crate::rows::{
     ColumnType, ContentType, FieldValue, KeptColumn, OutputDtype, OutputFormat, OutputMetadata, OutputSchema,
-    OutputTypes, Row, Span, SpanKind, VectorType, arrow_schema, content_fields, field_value, for_each_row,
+    OutputTypes, Span, SpanKind, VectorType, arrow_schema, content_fields, field_value,
 };
 use crate::sys::regular_file;
 
@@ -57,10 +57,10 @@ impl RowFile {
         &self.schema
     }
 
-    /// Calls `f` with each row.
-    pub fn for_each_row(&self, mut f: impl FnMut(&Row) -> Result<()>) -> Result<()> {
+    /// Calls `f` with record batches of all rows, with all columns.
+    pub fn for_each_batch(&self, f: impl FnMut(&RecordBatch) -> Result<()>) -> Result<()> {
         let columns: Vec<usize> = (0..self.table.schema().fields().len()).collect();
-        self.for_each_batch(&columns, |batch| for_each_row(batch, &self.schema, &mut f))
+        self.for_each_batch_of(&columns, f)
     }
 
     /// Calls `f` with the values of columns, given by their names, in each row; null where the file does not have the column. No other
@@ -76,7 +76,7 @@ impl RowFile {
         columns.sort_unstable();
         let types: Vec<ColumnType> = columns.iter().map(|column| column_type(&fields[*column])).collect();
         let positions = found.map(|column| columns.iter().position(|other| Some(*other) == column));
-        self.for_each_batch(&columns, |batch| {
+        self.for_each_batch_of(&columns, |batch| {
             for row in 0..batch.num_rows() {
                 let mut values = [(); N].map(|()| FieldValue::default());
                 for (value, position) in values.iter_mut().zip(positions) {
@@ -91,7 +91,11 @@ impl RowFile {
     }
 
     /// Calls `f` with the record batches of columns, given by their indices in ascending order.
-    fn for_each_batch(&self, columns: &[usize], mut f: impl FnMut(&RecordBatch) -> Result<()>) -> Result<()> {
+    fn for_each_batch_of(
+        &self,
+        columns: &[usize],
+        mut f: impl FnMut(&RecordBatch) -> Result<()>,
+    ) -> Result<()> {
         for batch in self.table.batches(columns, MAX_ROWS, MAX_BYTES)? {
             let batch = batch?;
             let fields = columns.iter().map(|column| self.table.schema().field(*column));

@@ -1,6 +1,7 @@
 //! Writes rows in a format to a destination.
 
 use anyhow::Result;
+use arrow_array::RecordBatch;
 
 use super::encoder::{RowEncoder, check_row_size};
 use super::{arrow, csv, jsonl, npy, npz, parquet, safetensors};
@@ -65,6 +66,13 @@ impl Writer {
     pub fn write(&mut self, row: &Row) -> Result<()> {
         self.encoder.encode(row, &mut self.buffer)?;
         self.rows += 1;
+        self.write_buffer()
+    }
+
+    /// Writes the next rows, a batch with the columns of the schema, of a format of record batches.
+    pub fn write_batch(&mut self, batch: &RecordBatch) -> Result<()> {
+        self.encoder.encode_batch(batch, &mut self.buffer)?;
+        self.rows += batch.num_rows() as u64;
         self.write_buffer()
     }
 

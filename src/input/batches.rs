@@ -13,9 +13,9 @@ use super::limit::ReadLimit;
 use super::reader::{InputReader, read_error};
 use super::record::{Entry, Fields};
 use super::source::{InputPath, Source};
+use crate::formats::ReadError;
 use crate::formats::arrow::ArrowReader;
-use crate::formats::parquet::{ParquetBatches, RowChoice};
-use crate::formats::{ReadError, parquet};
+use crate::formats::parquet::{ParquetBatches, RowChoice, open};
 use crate::sys::catch_panic::catch_panic;
 
 /// Maximum number of rows of a Parquet file that are decoded at a time.
@@ -77,7 +77,7 @@ impl BatchRows {
     pub(super) fn open_parquet(path: &Path, fields: &Fields, limit: ReadLimit) -> Result<Self> {
         let name: Arc<str> = path.display().to_string().into();
         let file = File::open(path).map_err(|error| cannot_open(path, &error))?;
-        let source = parquet::open(&name, file, REMEDY)?.with_max_bytes(limit.page_bytes());
+        let source = open(&name, file, REMEDY)?.with_max_bytes(limit.page_bytes());
         let total = source.footer().file_metadata().num_rows();
         let total = u64::try_from(total).map_err(|_| {
             anyhow!("cannot read {name} as Parquet (its footer declares {total} rows); {REMEDY}")

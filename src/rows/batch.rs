@@ -1,4 +1,4 @@
-//! Converts rows to Arrow record batches, and back. The same rows give the same arrays, bit for bit, however they were
+//! Converts rows to Arrow record batches. The same rows give the same arrays, bit for bit, however they were
 //! batched before.
 
 use std::borrow::Cow;
@@ -10,14 +10,14 @@ use anyhow::{Result, bail};
 use arrow_array::builder::{BooleanBuilder, Float64Builder, Int64Builder, StringBuilder};
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Float64Type, Int64Type};
-use arrow_array::{Array, ArrayRef, BooleanArray, Int64Array, RecordBatch, new_empty_array, new_null_array};
+use arrow_array::{Array, ArrayRef, Int64Array, RecordBatch, new_empty_array, new_null_array};
 use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef};
 use arrow_select::concat::concat;
 use serde_json::Value;
 
 use super::column_type::{ColumnType, exact_f64, to_text};
 use super::columns::{ID, INDEX, TOKENS, TRUNCATED};
-use super::content_columns::{self, ContentBuilder, ContentColumns};
+use super::content_columns::{self, ContentBuilder};
 use super::field::FieldValue;
 use super::row::{Row, Span};
 use super::schema::OutputSchema;
@@ -197,64 +197,6 @@ impl ColumnBuilder {
             ColumnBuilder::Integer(mut column) => Arc::new(column.finish()),
             ColumnBuilder::Float(mut column) => Arc::new(column.finish()),
             ColumnBuilder::Text(mut column) => Arc::new(column.finish()),
-        })
-    }
-}
-
-/// Calls `f` with each row of a batch that [`BatchBuilder::take`] returned.
-pub(crate) fn for_each_row(
-    batch: &RecordBatch,
-    schema: &OutputSchema,
-    mut f: impl FnMut(&Row) -> Result<()>,
-) -> Result<()> {
-    let columns = BatchColumns::new(batch, schema);
-    for i in 0..batch.num_rows() {
-        let kept = columns.kept.iter().map(|(column_type, column)| field_value(column_type, column, i));
-        let kept = kept.collect::<Result<Vec<_>>>()?;
-        let id = columns.id.map(|(id_type, column)| field_value(id_type, column, i)).transpose()?;
-        let id = id.map(|id| id.json().into_owned()).filter(|id| !id.is_null());
-        f(&Row {
-            index: columns.index.value(i) as u64,
-            id: id.as_ref(),
-            chunk: columns.span(i),
-            tokens: columns.tokens.value(i) as usize,
-            truncated: columns.truncated.value(i),
-            kept: &kept,
-            content: &columns.content.content(i),
-        })?;
-    }
-    Ok(())
-}
-
-/// The columns of a batch by name and type.
-struct BatchColumns<'a> {
-    index: &'a Int64Array,
-    id: Option<(&'a ColumnType, &'a ArrayRef)>,
-    chunk: Option<[&'a Int64Array; 3]>,
-    tokens: &'a Int64Array,
-    truncated: &'a BooleanArray,
-    kept: Vec<(&'a ColumnType, &'a ArrayRef)>,
-    content: ContentColumns<'a>,
-}
-
-impl<'a> BatchColumns<'a> {
-    fn new(batch: &'a RecordBatch, schema: &'a OutputSchema) -> Self {
-        let mut columns = batch.columns().iter();
-        let mut next = || columns.next().expect("the batch has the columns of its schema");
-        let index = next().as_primitive::<Int64Type>();
-        let id = schema.ids.as_ref().map(|id_type| (id_type, next()));
-        let chunk = schema.chunks.then(|| [(); 3].map(|()| next().as_primitive::<Int64Type>()));
-        let tokens = next().as_primitive::<Int64Type>();
-        let truncated = next().as_boolean();
-        let kept = schema.kept.iter().map(|column| (&column.column_type, next())).collect();
-        let content = ContentColumns::new(&schema.content, &mut next);
-        BatchColumns { index, id, chunk, tokens, truncated, kept, content }
-    }
-
-    fn span(&self, i: usize) -> Option<Span> {
-        self.chunk.map(|columns| {
-            let [chunk, start, end] = columns.map(|column| column.value(i) as u64);
-            Span { chunk, start, end }
         })
     }
 }

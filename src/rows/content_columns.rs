@@ -5,20 +5,18 @@ use std::slice::IterMut;
 use std::sync::Arc;
 
 use anyhow::Result;
+use arrow_array::ArrayRef;
 use arrow_array::builder::{
     ArrayBuilder, FixedSizeListBuilder, Float16Builder, Float32Builder, Int8Builder, Int32Builder,
     Int64Builder, ListBuilder, PrimitiveBuilder, StringBuilder, StructBuilder, make_builder,
 };
-use arrow_array::cast::AsArray;
-use arrow_array::types::{ArrowPrimitiveType, Float16Type, Float32Type, Int8Type, Int32Type, Int64Type};
-use arrow_array::{ArrayRef, FixedSizeListArray, Float32Array, Int64Array, ListArray};
+use arrow_array::types::{ArrowPrimitiveType, Float32Type, Int32Type};
 use arrow_schema::{DataType, Field, Fields};
 
 use super::columns::{EMBEDDING, EMBEDDINGS, INDICES, LABELS, MASKS, RANK, SCALE, SCORE, VALUES};
 use super::content::{Content, ContentType, LabelScore, TokenScore, VectorType, other_content};
 use super::dtype::{OutputDtype, StoredVector, VectorValues};
-use super::span_columns::{self, SpanColumns};
-use crate::neighbours::SparseVector;
+use super::span_columns;
 
 /// The fields of the content: vectors are a fixed-size list, or a list of those with one vector per token; labels are a list of
 /// structs, masks a list of such lists, sparse vectors two lists.
@@ -223,122 +221,4 @@ fn push_vectors(
         VectorValues::Int8(values) => typed::<Int8Builder>(vectors.values()).append_slice(values),
     }
     (0..values.len() / width).for_each(|_| vectors.append(true));
-}
-
-/// The columns of the content in a record batch.
-pub(super) enum ContentColumns<'a> {
-    Vectors {
-        vector_type: VectorType,
-        scale: Option<&'a Float32Array>,
-        /// The vectors of each row, if a row has several.
-        lists: Option<&'a ListArray>,
-        vectors: &'a FixedSizeListArray,
-    },
-    Scores {
-        ranks: Option<&'a Int64Array>,
-        scores: &'a Float32Array,
-    },
-    Labels(&'a ListArray),
-    Masks(&'a ListArray),
-    Sparse {
-        indices: &'a ListArray,
-        values: &'a ListArray,
-    },
-    Spans(SpanColumns<'a>),
-    Outputs(Vec<ContentColumns<'a>>),
-}
-
-impl<'a> ContentColumns<'a> {
-    /// The columns, which `next` returns in the order of [`fields`].
-    pub(super) fn new(content: &ContentType, next: &mut dyn FnMut() -> &'a ArrayRef) -> Self {
-        match *content {
-            ContentType::Vectors(vector_type) => {
-                let is_int8 = vector_type.dtype == OutputDtype::Int8;
-                let scale = is_int8.then(|| next().as_primitive::<Float32Type>());
-                let embedding = next();
-                let lists = vector_type.per_token.then(|| embedding.as_list::<i32>());
-                let vectors = lists.map_or(embedding, ListArray::values).as_fixed_size_list();
-                ContentColumns::Vectors { vector_type, scale, lists, vectors }
-            }
-            ContentType::Scores { ranked } => ContentColumns::Scores {
-                ranks: ranked.then(|| next().as_primitive::<Int64Type>()),
-                scores: next().as_primitive::<Float32Type>(),
-            },
-            ContentType::Labels => ContentColumns::Labels(next().as_list::<i32>()),
-            ContentType::Masks => ContentColumns::Masks(next().as_list::<i32>()),
-            ContentType::Sparse { .. } => {
-                ContentColumns::Sparse { indices: next().as_list::<i32>(), values: next().as_list::<i32>() }
-            }
-            ContentType::Spans(kind) => ContentColumns::Spans(SpanColumns::new(kind, next)),
-            ContentType::Outputs(outputs) => {
-                ContentColumns::Outputs(outputs.parts().map(|part| Self::new(&part, &mut *next)).collect())
-            }
-        }
-    }
-
-    /// The content of row `i`.
-    pub(super) fn content(&self, i: usize) -> Content {
-        match self {
-            ContentColumns::Vectors { vector_type, scale, lists, vectors } => {
-                let range = match lists {
-                    Some(lists) => lists.value_offsets()[i] as usize..lists.value_offsets()[i + 1] as usize,
-                    None => i..i + 1,
-                };
-                let width = vector_type.width();
-                let values =
-                    elements(vectors.values(), vector_type.dtype, range.start * width..range.end * width);
-                Content::Vector(StoredVector { values, scale: scale.map(|scale| scale.value(i)) })
-            }
-            ContentColumns::Scores { ranks, scores } => {
-                Content::Score { score: scores.value(i), rank: ranks.map(|ranks| ranks.value(i) as u64) }
-            }
-            ContentColumns::Labels(lists) => {
-                let row = lists.value(i);
-                let row = row.as_struct();
-                let labels = row.column(0).as_string::<i32>().iter().flatten();
-                let scores = row.column(1).as_primitive::<Float32Type>().values();
-                let labels = labels.zip(scores);
-                Content::Labels(
-                    labels.map(|(label, score)| LabelScore { label: label.into(), score: *score }).collect(),
-                )
-            }
-            ContentColumns::Masks(lists) => {
-                let row = lists.value(i);
-                Content::Masks(row.as_list::<i32>().iter().flatten().map(|mask| tokens(&mask)).collect())
-            }
-            ContentColumns::Sparse { indices, values } => {
-                let (indices, values) = (indices.value(i), values.value(i));
-                let indices = indices.as_primitive::<Int32Type>().values().iter().map(|&index| index as u32);
-                Content::Sparse(Box::new(SparseVector {
-                    indices: indices.collect(),
-                    values: values.as_primitive::<Float32Type>().values().to_vec(),
-                    tokens: Vec::new(),
-                }))
-            }
-            ContentColumns::Spans(spans) => spans.content(i),
-            ContentColumns::Outputs(outputs) => {
-                Content::Outputs(outputs.iter().map(|output| output.content(i)).collect())
-            }
-        }
-    }
-}
-
-/// The tokens of a mask.
-fn tokens(mask: &ArrayRef) -> Vec<TokenScore> {
-    let mask = mask.as_struct();
-    let ids = mask.column(1).as_primitive::<Int32Type>().values();
-    let scores = mask.column(2).as_primitive::<Float32Type>().values();
-    let tokens = mask.column(0).as_string::<i32>().iter().flatten().zip(ids.iter().zip(scores));
-    tokens.map(|(token, (&id, &score))| TokenScore { token: token.into(), id: id as u32, score }).collect()
-}
-
-/// A range of the elements of vectors.
-fn elements(values: &ArrayRef, dtype: OutputDtype, range: std::ops::Range<usize>) -> VectorValues {
-    match dtype {
-        OutputDtype::F32 => VectorValues::F32(values.as_primitive::<Float32Type>().values()[range].to_vec()),
-        OutputDtype::F16 => VectorValues::F16(values.as_primitive::<Float16Type>().values()[range].to_vec()),
-        OutputDtype::Int8 | OutputDtype::Binary => {
-            VectorValues::Int8(values.as_primitive::<Int8Type>().values()[range].to_vec())
-        }
-    }
 }

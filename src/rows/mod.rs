@@ -13,10 +13,11 @@ mod dtype;
 pub mod field;
 mod format;
 mod row;
+mod row_bytes;
 mod schema;
 mod span_columns;
 
-pub(crate) use batch::{BatchBuilder, ColumnBuilder, arrow_schema, field_value, for_each_row};
+pub(crate) use batch::{BatchBuilder, ColumnBuilder, arrow_schema, field_value};
 pub(crate) use column_type::to_text;
 pub use column_type::{ColumnType, KeptColumn};
 pub(crate) use content::other_content;
@@ -28,4 +29,5 @@ pub use dtype::{OutputDtype, StoredVector, VectorValues};
 pub use field::FieldValue;
 pub use format::OutputFormat;
 pub use row::{Row, Span};
+pub(crate) use row_bytes::row_bytes;
 pub use schema::{OutputMetadata, OutputSchema};

@@ -2,9 +2,7 @@
 
 use anyhow::Result;
 use arrow_array::builder::Float32Builder;
-use arrow_array::cast::AsArray;
 use arrow_array::types::{Float32Type, Int64Type};
-use arrow_array::{Array, ArrayRef, Float32Array, ListArray, StringArray};
 use arrow_schema::{DataType, Field, Fields};
 
 use super::columns::{ANSWERS, ENTITIES, NO_ANSWER};
@@ -63,53 +61,4 @@ pub(super) fn push(kind: SpanKind, content: &Content, columns: &mut Columns) -> 
         _ => return other_content(),
     };
     Ok(size_of::<i32>() + count * (2 * size_of::<i64>() + size_of::<f32>()) + strings)
-}
-
-/// The columns in a record batch.
-pub(super) struct SpanColumns<'a> {
-    spans: &'a ListArray,
-    /// Present for answers.
-    no_answer: Option<&'a Float32Array>,
-}
-
-impl<'a> SpanColumns<'a> {
-    /// The columns, which `next` returns in the order of [`fields`].
-    pub(super) fn new(kind: SpanKind, mut next: impl FnMut() -> &'a ArrayRef) -> Self {
-        let spans = next().as_list::<i32>();
-        let no_answer = (kind == SpanKind::Answers).then(|| next().as_primitive::<Float32Type>());
-        SpanColumns { spans, no_answer }
-    }
-
-    /// The content of row `i`.
-    pub(super) fn content(&self, i: usize) -> Content {
-        let row = self.spans.value(i);
-        let row = row.as_struct();
-        let strings = |column: usize| -> &StringArray { row.column(column).as_string::<i32>() };
-        let offset = |column: usize, j: usize| row.column(column).as_primitive::<Int64Type>().value(j) as u64;
-        let score = |column: usize, j: usize| row.column(column).as_primitive::<Float32Type>().value(j);
-        match self.no_answer {
-            None => Content::Entities(
-                (0..row.len())
-                    .map(|j| Entity {
-                        label: strings(0).value(j).into(),
-                        score: score(1, j),
-                        start: offset(2, j),
-                        end: offset(3, j),
-                        text: strings(4).value(j).into(),
-                    })
-                    .collect(),
-            ),
-            Some(no_answer) => Content::Answers {
-                answers: (0..row.len())
-                    .map(|j| Answer {
-                        text: strings(0).value(j).into(),
-                        start: offset(1, j),
-                        end: offset(2, j),
-                        score: score(3, j),
-                    })
-                    .collect(),
-                no_answer: no_answer.value(i),
-            },
-        }
-    }
 }

@@ -12,7 +12,8 @@ use super::source::{Columns, Opened};
 use super::{converted, csr};
 use crate::formats::error::malformed;
 use crate::formats::npz::NpzArchive;
-use crate::formats::{ElementType, StoredArray, npy, safetensors};
+use crate::formats::safetensors::read_tensors;
+use crate::formats::{ElementType, StoredArray, npy};
 use crate::rows::OutputMetadata;
 use crate::rows::columns::{EMBEDDING, EMBEDDINGS};
 
@@ -54,7 +55,7 @@ pub(super) fn open_safetensors(
     header_length: u64,
     field: VectorField,
 ) -> Result<Opened> {
-    let (tensors, metadata) = safetensors::read_tensors(name, (&file, size), header_length)?;
+    let (tensors, metadata) = read_tensors(name, (&file, size), header_length)?;
     let tensor = &tensors[find(name, field, "tensor", &[EMBEDDINGS], &tensors)?];
     let Some(element) = tensor.element else {
         let (column, found) = (&tensor.name, &tensor.type_name);

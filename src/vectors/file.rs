@@ -13,9 +13,10 @@ use super::choice::VectorField;
 use super::error::{PASS_VECTORS, has_several, no_vector};
 use super::source::{Blocks, Opened};
 use super::sparse::TokenNumbers;
-use super::{arrays, csv, jsonl, table};
+use super::{arrays, jsonl, table};
 use crate::error::UsageError;
-use crate::formats::{Kind, rows_by_unit, safetensors, sniff};
+use crate::formats::safetensors::header_length;
+use crate::formats::{Kind, rows_by_unit, sniff};
 use crate::named::Named;
 use crate::neighbours::{Block, Representation, Similarity};
 use crate::rows::FieldValue;
@@ -236,11 +237,11 @@ fn open_format(
         _ => {}
     }
     // A header may be longer than the first bytes tell.
-    if let Some(header_length) = safetensors::header_length(start, size) {
-        return arrays::open_safetensors(name, (file, size), header_length, field);
+    if let Some(length) = header_length(start, size) {
+        return arrays::open_safetensors(name, (file, size), length, field);
     }
     if start.trim_ascii_start().starts_with(b"{") {
         return jsonl::open(path, name, field);
     }
-    csv::open(path, name, field)?.ok_or_else(|| anyhow!("{name} is not a vector file; {PASS_VECTORS}"))
+    super::csv::open(path, name, field)?.ok_or_else(|| anyhow!("{name} is not a vector file; {PASS_VECTORS}"))
 }

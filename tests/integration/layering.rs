@@ -73,7 +73,7 @@ const OWNED: &[(&str, &[&str])] = &[
     ("arrow_cast", &["rows"]),
     ("arrow_data", &["rows"]),
     ("arrow_ipc", &["formats"]),
-    ("arrow_select", &["rows", "vectors"]),
+    ("arrow_select", &["formats", "rows", "vectors"]),
     ("clap_mangen", &["cli"]),
     ("bytes", &["formats"]),
     ("csv", &["formats"]),

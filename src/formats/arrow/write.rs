@@ -5,17 +5,18 @@
 
 use std::collections::VecDeque;
 use std::io::{self, BufReader, Write};
-use std::iter;
+use std::{iter, mem};
 
 use anyhow::{Result, anyhow, bail};
 use arrow_array::RecordBatch;
 use arrow_ipc::writer::{DictionaryTracker, FileWriter, IpcDataGenerator, IpcWriteOptions, write_message};
 use arrow_schema::{ArrowError, SchemaRef};
+use arrow_select::concat::concat_batches;
 
 use super::read::ArrowReader;
 use crate::formats::ReadError;
 use crate::formats::encoder::RowEncoder;
-use crate::rows::{BatchBuilder, OutputMetadata, OutputSchema, Row, arrow_schema, for_each_row};
+use crate::rows::{BatchBuilder, OutputMetadata, OutputSchema, Row, arrow_schema, row_bytes};
 use crate::store::{Access, Destination};
 
 /// Approximate size in bytes at which a record batch of the stream ends.
@@ -40,6 +41,8 @@ pub(crate) struct IpcStreamEncoder {
     /// Converts the stream to the output; `None` if the stream is the output.
     write_file: Option<WriteFile>,
     rows: BatchBuilder,
+    /// Rows that came in batches.
+    group: Group,
     generator: IpcDataGenerator,
     options: IpcWriteOptions,
     dictionaries: DictionaryTracker,
@@ -62,10 +65,19 @@ impl IpcStreamEncoder {
             schema: schema.clone(),
             write_file,
             rows: BatchBuilder::new(schema),
+            group: Group::new(schema, MAX_BATCH_ROWS, MAX_BATCH_BYTES),
             generator: IpcDataGenerator::default(),
             options: IpcWriteOptions::default(),
             dictionaries: DictionaryTracker::new(true),
         }
+    }
+
+    /// Appends a record batch to `bytes`.
+    fn write_message(&mut self, batch: &RecordBatch, bytes: &mut Vec<u8>) -> Result<()> {
+        // No column is dictionary-encoded, so there are no dictionary messages.
+        let (_, message) =
+            self.generator.encode(batch, &mut self.dictionaries, &self.options, &mut Default::default())?;
+        Ok(write_message(bytes, message, &self.options).map(drop)?)
     }
 }
 
@@ -91,16 +103,22 @@ impl RowEncoder for IpcStreamEncoder {
         if is_full && !self.schema.follows_batches { self.end_batch(bytes) } else { Ok(()) }
     }
 
+    fn encode_batch(&mut self, batch: &RecordBatch, bytes: &mut Vec<u8>) -> Result<()> {
+        let mut complete = VecDeque::new();
+        self.group.push(batch, &mut complete)?;
+        complete.iter().try_for_each(|group| self.write_message(group, bytes))
+    }
+
     fn flush(&mut self, bytes: &mut Vec<u8>) -> Result<()> {
+        if let Some(group) = self.group.take()? {
+            self.write_message(&group, bytes)?;
+        }
         if self.rows.rows() > 0 { self.end_batch(bytes) } else { Ok(()) }
     }
 
     fn end_batch(&mut self, bytes: &mut Vec<u8>) -> Result<()> {
         let batch = self.rows.take()?;
-        // No column is dictionary-encoded, so there are no dictionary messages.
-        let (_, message) =
-            self.generator.encode(&batch, &mut self.dictionaries, &self.options, &mut Default::default())?;
-        Ok(write_message(bytes, message, &self.options).map(drop)?)
+        self.write_message(&batch, bytes)
     }
 
     fn set_metadata(&mut self, metadata: &OutputMetadata) {
@@ -148,7 +166,7 @@ fn row_groups<'a>(
     batches: &'a mut ArrowReader<'_>,
     schema: &'a OutputSchema,
 ) -> impl Iterator<Item = Result<RecordBatch>> + 'a {
-    let mut rows = BatchBuilder::new(schema);
+    let mut group = Group::new(schema, usize::MAX, MAX_GROUP_BYTES);
     let mut complete = VecDeque::new();
     iter::from_fn(move || {
         loop {
@@ -156,25 +174,63 @@ fn row_groups<'a>(
                 return Some(Ok(group));
             }
             let added = match batches.next_batch() {
-                Ok(None) if rows.rows() == 0 => return None,
-                Ok(None) => rows
-                    .take()
-                    .map(|group| complete.push_back(group))
-                    .map_err(|error| unreadable(error.to_string().into())),
+                Ok(None) => return group.take().transpose(),
+                Ok(Some(batch)) => group.push(&batch, &mut complete),
                 Err(error) => Err(unreadable(error)),
-                Ok(Some(batch)) => for_each_row(&batch, schema, |row| {
-                    rows.push(row)?;
-                    if rows.bytes() >= MAX_GROUP_BYTES {
-                        complete.push_back(rows.take()?);
-                    }
-                    Ok(())
-                }),
             };
             if let Err(error) = added {
                 return Some(Err(error));
             }
         }
     })
+}
+
+/// Rows of several batches that become one as soon as there are `max_rows` or they have `max_bytes`.
+struct Group {
+    schema: OutputSchema,
+    max_rows: usize,
+    max_bytes: usize,
+    /// The rows, in slices of the batches.
+    parts: Vec<RecordBatch>,
+    rows: usize,
+    bytes: usize,
+}
+
+impl Group {
+    fn new(schema: &OutputSchema, max_rows: usize, max_bytes: usize) -> Self {
+        Group { schema: schema.clone(), max_rows, max_bytes, parts: Vec::new(), rows: 0, bytes: 0 }
+    }
+
+    /// Adds the rows of a batch. Groups that are complete are appended to `complete`.
+    fn push(&mut self, batch: &RecordBatch, complete: &mut VecDeque<RecordBatch>) -> Result<()> {
+        let mut start = 0;
+        for (row, bytes) in row_bytes(batch, &self.schema)?.into_iter().enumerate() {
+            self.rows += 1;
+            self.bytes += bytes;
+            if self.rows >= self.max_rows || self.bytes >= self.max_bytes {
+                self.parts.push(batch.slice(start, row + 1 - start));
+                start = row + 1;
+                complete.extend(self.take()?);
+            }
+        }
+        if start < batch.num_rows() {
+            self.parts.push(batch.slice(start, batch.num_rows() - start));
+        }
+        Ok(())
+    }
+
+    /// The rows so far as a batch; `None` if there are none.
+    fn take(&mut self) -> Result<Option<RecordBatch>> {
+        (self.rows, self.bytes) = (0, 0);
+        let (mut parts, schema) = (mem::take(&mut self.parts), arrow_schema(&self.schema));
+        match parts.len() {
+            0 => return Ok(None),
+            // A single slice would not be copied, and the bits after those of its rows would be written, too.
+            1 => parts.push(RecordBatch::new_empty(schema.clone())),
+            _ => {}
+        }
+        Ok(Some(concat_batches(&schema, &parts)?))
+    }
 }
 
 /// The message for a stream that cannot be decoded.

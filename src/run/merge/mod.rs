@@ -102,7 +102,7 @@ fn join_rows(
     let schema = OutputSchema { metadata: metadata.clone(), ..first.clone() };
     let mut writer = Writer::open(lock, &schema, None)?;
     for path in inputs {
-        RowFile::open(path, format)?.for_each_row(|row| writer.write(row))?;
+        RowFile::open(path, format)?.for_each_batch(|batch| writer.write_batch(batch))?;
     }
     writer.finish()
 }
