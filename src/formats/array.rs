@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use super::encoder::RowEncoder;
-use crate::rows::{OutputMetadata, OutputSchema, Row, VectorType};
+use crate::rows::{FileMetadata, OutputSchema, Row, VectorType};
 use crate::store::{Access, Destination};
 
 /// Encodes rows as the array of a file. The header holds the number of rows, so it is written last.
@@ -39,7 +39,7 @@ impl RowEncoder for ArrayEncoder {
         Ok(())
     }
 
-    fn set_metadata(&mut self, metadata: &OutputMetadata) {
+    fn set_metadata(&mut self, metadata: &FileMetadata) {
         self.schema.metadata.clone_from(metadata);
     }
 
@@ -66,7 +66,7 @@ impl Array<'_> {
     }
 
     /// The bytes of a safetensors file with this metadata.
-    pub fn safetensors(&self, metadata: &OutputMetadata) -> Vec<u8> {
+    pub fn safetensors(&self, metadata: &FileMetadata) -> Vec<u8> {
         super::safetensors::write::file(self.name, self.shape, self.values, metadata)
     }
 }

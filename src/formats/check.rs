@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 
-use crate::rows::columns::{ID, INDEX, TOKENS, TRUNCATED};
+use crate::rows::columns::{ID, INDEX, TOKENS, TRUNCATED, element};
 use crate::rows::{ContentType, OutputDtype, OutputFormat, OutputSchema, Span, VectorType};
 
 /// Names of the columns that Sconce writes itself, beside those of the content.
@@ -107,7 +107,7 @@ pub fn already_a_column(name: &str) -> String {
 /// Whether `name` is one of the CSV columns `e0`, `e1`, … of a vector with `width` elements.
 fn is_element_column(name: &str, width: usize) -> bool {
     let index = name.strip_prefix('e').and_then(|index| index.parse::<usize>().ok());
-    index.is_some_and(|index| index < width && name == format!("e{index}"))
+    index.is_some_and(|index| index < width && name == element(index))
 }
 
 #[cfg(test)]

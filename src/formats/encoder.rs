@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 use arrow_array::RecordBatch;
 
-use crate::rows::{OutputMetadata, Row};
+use crate::rows::{FileMetadata, Row};
 use crate::store::{Access, Destination, DurableRows, Target};
 
 /// An output format: encodes rows as the bytes of the partial file, and makes the final output of them.
@@ -45,7 +45,7 @@ pub(super) trait RowEncoder: Send {
     }
 
     /// Replaces the metadata of the schema, for formats that write it in [`RowEncoder::finish`].
-    fn set_metadata(&mut self, _metadata: &OutputMetadata) {}
+    fn set_metadata(&mut self, _metadata: &FileMetadata) {}
 
     /// Completes an output of `rows` rows, all of which are written, and commits it.
     fn finish(self: Box<Self>, destination: Destination, _rows: u64) -> Result<()> {

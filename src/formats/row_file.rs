@@ -10,26 +10,22 @@ use arrow_schema::{DataType, FieldRef, Schema};
 
 use super::Kind;
 use super::tables::{Table, open_table};
-use crate::named::Named;
 use crate::rows::columns::{
     EMBEDDING, EMBEDDINGS, ENTITIES, ID, INDEX, INDICES, LABELS, MASKS, NO_ANSWER, RANK, SCORE, TOKENS,
     TRUNCATED, VALUES,
 };
+use crate::rows::metadata::Key;
 use crate::rows::{
-    ColumnType, ContentType, FieldValue, KeptColumn, OutputDtype, OutputFormat, OutputMetadata, OutputSchema,
+    ColumnType, ContentType, FieldValue, FileMetadata, KeptColumn, OutputDtype, OutputFormat, OutputSchema,
     OutputTypes, Span, SpanKind, VectorType, arrow_schema, content_fields, field_value,
 };
 use crate::sys::regular_file;
 
-/// The prefix of Sconce's metadata.
-const PREFIX: &str = "sconce.";
 /// Maximum number of rows of a Parquet file that are decoded at a time.
 const MAX_ROWS: usize = 1024;
 /// Maximum size of these rows in bytes, unless one row is larger: that of a row group that Sconce writes.
 const MAX_BYTES: u64 = 16 << 20;
 const REMEDY: &str = "write or copy it again";
-/// The key of the metadata of a file with several outputs in a row.
-const OUTPUTS: &str = "outputs";
 
 /// An open Parquet or Arrow file that Sconce wrote.
 pub struct RowFile {
@@ -114,11 +110,8 @@ impl RowFile {
 
 /// The schema of an output with these Arrow columns, the reverse of [`arrow_schema`]; `None` if Sconce writes no such columns.
 fn output_schema(arrow: &Schema, format: OutputFormat) -> Option<OutputSchema> {
-    let metadata: OutputMetadata = arrow
-        .metadata()
-        .iter()
-        .filter_map(|(key, value)| Some((key.strip_prefix(PREFIX)?.to_owned(), value.clone())))
-        .collect();
+    let pairs = arrow.metadata().iter().map(|(key, value)| (key.as_str(), value.as_str()));
+    let metadata = FileMetadata::of_arrow(pairs);
     let mut fields = arrow.fields().iter().peekable();
     next_named(&mut fields, INDEX)?;
     let ids = next_named(&mut fields, ID).map(column_type);
@@ -158,8 +151,8 @@ fn column_type(field: &FieldRef) -> ColumnType {
 }
 
 /// The content whose columns are the last of `fields`.
-fn content_type(fields: &[&FieldRef], metadata: &OutputMetadata) -> Option<ContentType> {
-    if metadata.contains_key(OUTPUTS) {
+fn content_type(fields: &[&FieldRef], metadata: &FileMetadata) -> Option<ContentType> {
+    if metadata.has(Key::Outputs) {
         return Some(ContentType::Outputs(output_types(fields, metadata)));
     }
     let (last, before) = fields.split_last()?;
@@ -170,7 +163,7 @@ fn content_type(fields: &[&FieldRef], metadata: &OutputMetadata) -> Option<Conte
         SCORE => ContentType::Scores { ranked: follows(RANK) },
         LABELS => ContentType::Labels,
         MASKS => ContentType::Masks,
-        VALUES => ContentType::Sparse { dimensions: sparse_dimensions(metadata) },
+        VALUES => ContentType::Sparse { dimensions: metadata.dimensions() },
         ENTITIES => ContentType::Spans(SpanKind::Entities),
         NO_ANSWER => ContentType::Spans(SpanKind::Answers),
         _ => return None,
@@ -178,23 +171,18 @@ fn content_type(fields: &[&FieldRef], metadata: &OutputMetadata) -> Option<Conte
 }
 
 /// The types of the outputs whose columns are the last of `fields`; a kept column does not have their names.
-fn output_types(fields: &[&FieldRef], metadata: &OutputMetadata) -> OutputTypes {
+fn output_types(fields: &[&FieldRef], metadata: &FileMetadata) -> OutputTypes {
     let mut last = fields.iter().rev().peekable();
     let mut next = |name: &str| last.next_if(|field| field.name() == name);
     // Columns of other types are none that Sconce writes, which the comparison with its schema shows.
     let tokens = next(EMBEDDINGS).and_then(|field| token_vectors(field, metadata));
-    let sparse = next(VALUES).and_then(|_| next(INDICES)).map(|_| sparse_dimensions(metadata));
+    let sparse = next(VALUES).and_then(|_| next(INDICES)).map(|_| metadata.dimensions());
     let dense = next(EMBEDDING).and_then(|field| vector_type(field.data_type(), false, metadata));
     OutputTypes { dense, sparse, tokens }
 }
 
-/// The dimensions of sparse vectors; 0 if the metadata does not say them.
-fn sparse_dimensions(metadata: &OutputMetadata) -> usize {
-    metadata.get("dimensions").and_then(|number| number.parse().ok()).unwrap_or_default()
-}
-
 /// The type of the vectors of tokens, which are a list in each row.
-fn token_vectors(field: &FieldRef, metadata: &OutputMetadata) -> Option<VectorType> {
+fn token_vectors(field: &FieldRef, metadata: &FileMetadata) -> Option<VectorType> {
     match field.data_type() {
         DataType::List(vector) => vector_type(vector.data_type(), true, metadata),
         _ => None,
@@ -202,9 +190,9 @@ fn token_vectors(field: &FieldRef, metadata: &OutputMetadata) -> Option<VectorTy
 }
 
 /// The type of vectors that are a fixed-size list.
-fn vector_type(list: &DataType, per_token: bool, metadata: &OutputMetadata) -> Option<VectorType> {
+fn vector_type(list: &DataType, per_token: bool, metadata: &FileMetadata) -> Option<VectorType> {
     let DataType::FixedSizeList(element, width) = list else { return None };
-    let is_binary = metadata.get("output_dtype").is_some_and(|name| name == OutputDtype::Binary.name());
+    let is_binary = metadata.output_dtype() == Some(OutputDtype::Binary);
     let dtype = match element.data_type() {
         DataType::Float32 => OutputDtype::F32,
         DataType::Float16 => OutputDtype::F16,
@@ -214,6 +202,6 @@ fn vector_type(list: &DataType, per_token: bool, metadata: &OutputMetadata) -> O
     };
     let width = usize::try_from(*width).ok().filter(|width| *width > 0)?;
     let dimensions = if is_binary { 8 * width } else { width };
-    let normalized = metadata.get("normalized").is_some_and(|value| value == "true");
+    let normalized = metadata.get(Key::Normalized) == Some("true");
     Some(VectorType { dtype, dimensions, per_token, normalized })
 }

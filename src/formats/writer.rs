@@ -5,7 +5,7 @@ use arrow_array::RecordBatch;
 
 use super::encoder::{RowEncoder, check_row_size};
 use super::{arrow, csv, jsonl, npy, npz, parquet, safetensors};
-use crate::rows::{OutputFormat, OutputMetadata, OutputSchema, Row};
+use crate::rows::{FileMetadata, OutputFormat, OutputSchema, Row};
 use crate::store::{Destination, DurableRows, HashedBlock, OutputLock};
 
 /// Capacity above which the buffer of encoded rows is freed after it is written.
@@ -98,7 +98,7 @@ impl Writer {
     }
 
     /// Replaces the metadata of the schema, for formats that write it last.
-    pub fn set_metadata(&mut self, metadata: &OutputMetadata) {
+    pub fn set_metadata(&mut self, metadata: &FileMetadata) {
         self.encoder.set_metadata(metadata);
     }
 

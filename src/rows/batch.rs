@@ -23,7 +23,7 @@ use super::row::{Row, Span};
 use super::schema::OutputSchema;
 
 /// The Arrow schema of an output: `index`, `id` if rows have ids, `chunk`, `start` and `end` if rows are chunks,
-/// `tokens`, `truncated`, the kept columns, and those of the content. The output's metadata has the prefix `sconce.`.
+/// `tokens`, `truncated`, the kept columns, and those of the content.
 pub(crate) fn arrow_schema(schema: &OutputSchema) -> SchemaRef {
     let mut fields = vec![Field::new(INDEX, DataType::Int64, false)];
     fields.extend(schema.ids.as_ref().map(|id_type| Field::new(ID, id_type.data_type(), true)));
@@ -36,8 +36,7 @@ pub(crate) fn arrow_schema(schema: &OutputSchema) -> SchemaRef {
         fields.push(Field::new(&column.name, column.column_type.data_type(), true));
     }
     fields.extend(content_columns::fields(&schema.content));
-    let metadata = schema.metadata.iter().map(|(key, value)| (format!("sconce.{key}"), value.clone()));
-    Arc::new(Schema::new_with_metadata(fields, metadata.collect::<BTreeMap<_, _>>()))
+    Arc::new(Schema::new_with_metadata(fields, schema.metadata.to_arrow().collect::<BTreeMap<_, _>>()))
 }
 
 /// Builds record batches row by row.

@@ -20,6 +20,13 @@ pub struct KeptColumn {
     pub column_type: ColumnType,
 }
 
+impl KeptColumn {
+    /// A column of this name and type.
+    pub fn new(name: impl Into<String>, column_type: ColumnType) -> Self {
+        KeptColumn { name: name.into(), column_type }
+    }
+}
+
 /// The type of a nullable column. The manifest of an interrupted run holds it as JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -46,3 +46,25 @@ pub const ENTITIES: &str = "entities";
 pub const ANSWERS: &str = "answers";
 /// The score of a text having no answer.
 pub const NO_ANSWER: &str = "no_answer";
+/// The weight of a neighbour of a query.
+pub const WEIGHT: &str = "weight";
+/// The number of neighbours of a query.
+pub const NEIGHBOURS: &str = "neighbours";
+/// The weighted mean of a column over the neighbours of a query.
+pub const VALUE: &str = "value";
+/// The file of a row, where several are searched as one.
+pub const FILE: &str = "file";
+/// The first and the second row, or text, of a pair.
+pub const PAIR: [&str; 2] = ["a", "b"];
+/// The group of near-duplicates that a row is in.
+pub const CLUSTER: &str = "cluster";
+/// Whether a row is the first one of its group.
+pub const KEEP: &str = "keep";
+
+/// The columns that locate the rows of array formats whose rows are chunks, in their order.
+pub const OF_CHUNKS: [&str; 4] = [INDEX, CHUNK, START, END];
+
+/// The column of element `i` of a vector in csv.
+pub fn element(i: usize) -> String {
+    format!("e{i}")
+}

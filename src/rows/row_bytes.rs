@@ -158,7 +158,7 @@ mod tests {
     use super::*;
     use crate::neighbours::SparseVector;
     use crate::rows::{
-        Answer, BatchBuilder, Content, Entity, KeptColumn, LabelScore, OutputFormat, OutputMetadata,
+        Answer, BatchBuilder, Content, Entity, FileMetadata, KeptColumn, LabelScore, OutputFormat,
         OutputTypes, Row, TokenScore, VectorType,
     };
 
@@ -237,7 +237,7 @@ mod tests {
                     chunks,
                     ids: Some(ColumnType::Text),
                     kept: kept.clone(),
-                    metadata: OutputMetadata::new(),
+                    metadata: FileMetadata::default(),
                     follows_batches: false,
                 };
                 let (mut rows, mut expected) = (BatchBuilder::new(&schema), Vec::new());

@@ -1,12 +1,11 @@
 //! The schema of an output: what all of its rows have in common.
 
-use std::collections::BTreeMap;
-
 use anyhow::Result;
 
 use super::column_type::{ColumnType, KeptColumn};
 use super::content::{ContentType, VectorType, other_content};
 use super::format::OutputFormat;
+use super::metadata::FileMetadata;
 
 /// What all rows of an output have in common.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,13 +21,10 @@ pub struct OutputSchema {
     /// Columns copied from the input.
     pub kept: Vec<KeptColumn>,
     /// Metadata of the file, for formats that hold any.
-    pub metadata: OutputMetadata,
+    pub metadata: FileMetadata,
     /// Whether the output is an Arrow stream with a record batch for each one of the input.
     pub follows_batches: bool,
 }
-
-/// How the rows were made, as key-value pairs: model, revision, pooling, prompt and so on.
-pub type OutputMetadata = BTreeMap<String, String>;
 
 impl OutputSchema {
     /// Whether a row that had NaN or infinite numbers can be recognised.

@@ -14,7 +14,7 @@ use crate::formats::{TableFormat, TableWriter};
 use crate::named::Named;
 use crate::neighbours::{Compared, Encoded, Similarity};
 use crate::rows::FieldValue;
-use crate::rows::columns::SCORE;
+use crate::rows::columns::{PAIR, SCORE};
 use crate::rows::{ColumnType, KeptColumn};
 use crate::store::{OutputLock, ReadFiles, Target, print, print_with};
 use crate::sys::console::Console;
@@ -134,9 +134,9 @@ pub fn similarity(options: &SimilarityOptions) -> Result<()> {
 
 /// Prints the matrix with a column per text, and each text at the end of its row.
 fn print_matrix(texts: &[String], matrix: &Matrix) -> Result<()> {
-    let scores = (1..=texts.len()).map(|number| column(&number.to_string(), ColumnType::Float));
-    let columns = [column("", ColumnType::Integer)].into_iter().chain(scores);
-    let columns = columns.chain([column("text", ColumnType::Text)]).collect();
+    let scores = (1..=texts.len()).map(|number| KeptColumn::new(number.to_string(), ColumnType::Float));
+    let columns = [KeptColumn::new("", ColumnType::Integer)].into_iter().chain(scores);
+    let columns = columns.chain([KeptColumn::new("text", ColumnType::Text)]).collect();
     let row = |(a, text): (usize, &String)| {
         let scores = matrix.row(a, 0).into_iter().map(FieldValue::from);
         let first = FieldValue::from(json!(a + 1));
@@ -147,8 +147,8 @@ fn print_matrix(texts: &[String], matrix: &Matrix) -> Result<()> {
 
 /// Prints a row for each pair of texts.
 fn print_pairs(format: TableFormat, matrix: &Matrix) -> Result<()> {
-    let columns = [("a", ColumnType::Integer), ("b", ColumnType::Integer), (SCORE, ColumnType::Float)];
-    let columns = columns.map(|(name, column_type)| column(name, column_type)).into();
+    let [a, b] = PAIR.map(|name| KeptColumn::new(name, ColumnType::Integer));
+    let columns = vec![a, b, KeptColumn::new(SCORE, ColumnType::Float)];
     let pairs_of = |a: usize| {
         let others = matrix.row(a, a + 1).into_iter().zip(a + 1..);
         others.map(move |(score, b)| vec![json!(a).into(), json!(b).into(), FieldValue::from(score)])
@@ -165,8 +165,4 @@ fn print_table<I: Iterator<Item = Vec<FieldValue>>>(
     let mut table = TableWriter::open(&lock, format, columns)?;
     table.write_all(rows)?;
     table.finish()
-}
-
-fn column(name: &str, column_type: ColumnType) -> KeptColumn {
-    KeptColumn { name: name.into(), column_type }
 }

@@ -14,7 +14,7 @@ use crate::formats::error::malformed;
 use crate::formats::npz::NpzArchive;
 use crate::formats::safetensors::read_tensors;
 use crate::formats::{ElementType, StoredArray, npy};
-use crate::rows::OutputMetadata;
+use crate::rows::FileMetadata;
 use crate::rows::columns::{EMBEDDING, EMBEDDINGS};
 
 /// Opens an npy file of `size` bytes. What is known about the vectors is in the file `NAME.meta.json` beside it, if there is one.
@@ -45,7 +45,7 @@ pub(super) fn open_npz(name: &Arc<str>, file: File, size: u64, field: VectorFiel
     let mut arrays = names.iter().map(|array| archive.array(array)).collect::<Result<Vec<_>>>()?;
     let array = arrays.swap_remove(find(name, field, "array", &[EMBEDDINGS, EMBEDDING], &arrays)?);
     let columns = |rows| Ok(Box::new(ChunkCounts::new(name, None, rows)?) as Box<dyn Columns>);
-    converted::open(name, (file.into(), size), of_numpy(name, array)?, OutputMetadata::new(), columns)
+    converted::open(name, (file.into(), size), of_numpy(name, array)?, FileMetadata::default(), columns)
 }
 
 /// Opens a safetensors file of `size` bytes: the tensor `embeddings`, or another, and int64 tensors `(N)` that locate chunks.

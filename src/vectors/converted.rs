@@ -14,7 +14,7 @@ use super::width::{checked_width, dimensions_of_int8};
 use crate::formats::error::{truncated, unread};
 use crate::formats::{ElementType, StoredArray};
 use crate::neighbours::Representation;
-use crate::rows::{OutputDtype, OutputMetadata};
+use crate::rows::{FileMetadata, OutputDtype};
 use crate::sys::regular_file::read_exact_at;
 
 /// Maximum size in bytes of the rows that are read at a time, unless one row is larger.
@@ -26,7 +26,7 @@ pub(super) fn open(
     name: &Arc<str>,
     (file, size): (Arc<File>, u64),
     (array, element): (StoredArray, ElementType),
-    metadata: OutputMetadata,
+    metadata: FileMetadata,
     columns: impl FnOnce(usize) -> Result<Box<dyn Columns>>,
 ) -> Result<Opened> {
     let (rows, width) = match array.shape[..] {

@@ -17,7 +17,7 @@ use super::width::checked_width;
 use crate::formats::csv::{ByteRecord, CsvFile, CsvStart, StringRecord};
 use crate::neighbours::{Block, Representation};
 use crate::rows::FieldValue;
-use crate::rows::columns::{EMBEDDING, SCALE};
+use crate::rows::columns::{EMBEDDING, SCALE, element};
 use crate::rows::{ColumnType, KeptColumn, OutputDtype};
 
 /// Rows whose elements tell whether a file without scales holds signs.
@@ -55,9 +55,9 @@ impl Layout {
         first: &ByteRecord,
     ) -> Result<Option<Self>> {
         if !matches!(field, VectorField::Named(_))
-            && let Some(first) = header.iter().position(|column| column == "e0")
+            && let Some(first) = header.iter().position(|column| column == element(0))
         {
-            let is_element = |(i, column): &(usize, &str)| **column == format!("e{i}");
+            let is_element = |(i, column): &(usize, &str)| **column == element(*i);
             let width = header.iter().skip(first).enumerate().take_while(is_element).count();
             return Ok(Some(Layout::Elements(first..first + width)));
         }
@@ -92,9 +92,8 @@ pub(super) fn open(path: &Path, name: &Arc<str>, field: VectorField) -> Result<O
     let header = start.header.clone();
     let Some(layout) = Layout::find(name, field, &header, &start.first)? else { return Ok(None) };
     let shown = header.iter().enumerate().filter(|(i, column)| !layout.has(*i) && is_shown(column, false));
-    let (positions, columns) = shown
-        .map(|(i, column)| (i, KeptColumn { name: column.into(), column_type: ColumnType::Text }))
-        .unzip();
+    let (positions, columns) =
+        shown.map(|(i, column)| (i, KeptColumn::new(column, ColumnType::Text))).unzip();
     let scale = header.iter().position(|column| column == SCALE);
     // Whether the elements of the first rows are integers of 8 bits, and the length of the first list.
     let (mut has_only_int8, mut list_width) = (true, 0);

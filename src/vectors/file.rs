@@ -20,7 +20,8 @@ use crate::formats::{Kind, rows_by_unit, sniff};
 use crate::named::Named;
 use crate::neighbours::{Block, Representation, Similarity};
 use crate::rows::FieldValue;
-use crate::rows::{KeptColumn, OutputDtype, OutputMetadata};
+use crate::rows::metadata::Key;
+use crate::rows::{FileMetadata, KeptColumn, OutputDtype};
 use crate::sys::regular_file;
 
 /// Rows that are read at a time to find single rows.
@@ -91,7 +92,7 @@ impl VectorFile {
 
     /// How its texts are compared, if it says so by a name that is known.
     pub fn similarity(&self) -> Option<Similarity> {
-        Similarity::from_name(self.metadata().get("similarity")?)
+        Similarity::from_name(self.metadata().get(Key::Similarity)?)
     }
 
     /// The numbers that stand for tokens in place of dimensions, in a file of sparse vectors by token.
@@ -114,9 +115,9 @@ impl VectorFile {
         self.opened.dtype
     }
 
-    /// How the vectors were made: model, digest of the weights, prompt and so on, as in [`OutputMetadata`] without prefix. Empty if the
+    /// How the vectors were made: model, digest of the weights, prompt and so on, as in [`FileMetadata`] without prefix. Empty if the
     /// file does not say.
-    pub fn metadata(&self) -> &OutputMetadata {
+    pub fn metadata(&self) -> &FileMetadata {
         &self.opened.metadata
     }
 

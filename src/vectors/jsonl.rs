@@ -54,8 +54,7 @@ pub(super) fn open(path: &Path, name: &Arc<str>, field: VectorField) -> Result<O
     let Layout { kind, dtype, dimensions, .. } = layout;
     let has_sparse = kind == Representation::Sparse || first.get(WEIGHTS).is_some_and(Value::is_object);
     let columns = first.keys().filter(|key| **key != layout.field && is_shown(key, has_sparse));
-    let columns =
-        columns.map(|key| KeptColumn { name: key.clone(), column_type: ColumnType::Text }).collect();
+    let columns = columns.map(|key| KeptColumn::new(key, ColumnType::Text)).collect();
     let file = lines.index(name).map_err(unread)?;
     let rows = file.units().last().map_or(0, |unit| unit.end);
     let token_numbers = (kind == Representation::Sparse).then(Arc::default);

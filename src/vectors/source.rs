@@ -9,7 +9,7 @@ use super::buffer::BlockBuffer;
 use super::sparse::TokenNumbers;
 use crate::neighbours::{Block, Representation};
 use crate::rows::FieldValue;
-use crate::rows::{KeptColumn, OutputDtype, OutputMetadata};
+use crate::rows::{FileMetadata, KeptColumn, OutputDtype};
 
 /// What takes the blocks of rows that are read.
 pub(super) struct Blocks<'a> {
@@ -54,7 +54,7 @@ pub(super) struct Opened {
     /// Whether the file has elements of more bits than those of `dtype`, to which they are rounded.
     pub is_rounded: bool,
     /// How the vectors were made; empty if the file does not say.
-    pub metadata: OutputMetadata,
+    pub metadata: FileMetadata,
     /// The vectors.
     pub vectors: Box<dyn Vectors>,
     /// The columns beside them.
@@ -70,7 +70,7 @@ impl Opened {
         vectors: Box<dyn Vectors>,
         columns: Box<dyn Columns>,
     ) -> Self {
-        let (token_numbers, is_rounded, metadata) = (None, false, OutputMetadata::new());
+        let (token_numbers, is_rounded, metadata) = (None, false, FileMetadata::default());
         Opened {
             rows,
             dimensions,

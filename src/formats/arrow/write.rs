@@ -16,7 +16,7 @@ use arrow_select::concat::concat_batches;
 use super::read::ArrowReader;
 use crate::formats::ReadError;
 use crate::formats::encoder::RowEncoder;
-use crate::rows::{BatchBuilder, OutputMetadata, OutputSchema, Row, arrow_schema, row_bytes};
+use crate::rows::{BatchBuilder, FileMetadata, OutputSchema, Row, arrow_schema, row_bytes};
 use crate::store::{Access, Destination};
 
 /// Approximate size in bytes at which a record batch of the stream ends.
@@ -121,7 +121,7 @@ impl RowEncoder for IpcStreamEncoder {
         self.write_message(&batch, bytes)
     }
 
-    fn set_metadata(&mut self, metadata: &OutputMetadata) {
+    fn set_metadata(&mut self, metadata: &FileMetadata) {
         self.schema.metadata.clone_from(metadata);
     }
 

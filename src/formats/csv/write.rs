@@ -10,7 +10,7 @@ use anyhow::Result;
 
 use crate::formats::encoder::RowEncoder;
 use crate::formats::jsonl::write::Weights;
-use crate::rows::columns::{ID, INDEX, RANK, SCALE, SCORE, TOKENS, TRUNCATED, WEIGHTS};
+use crate::rows::columns::{ID, INDEX, RANK, SCALE, SCORE, TOKENS, TRUNCATED, WEIGHTS, element};
 use crate::rows::{Content, ContentType, OutputDtype, OutputSchema, Row, Span, to_text};
 
 /// Encodes rows as CSV.
@@ -55,7 +55,7 @@ fn content_names(content: &ContentType) -> Vec<Cow<'static, str>> {
     match content {
         ContentType::Vectors(vectors) => {
             let scale = (vectors.dtype == OutputDtype::Int8).then_some(Cow::Borrowed(SCALE));
-            let elements = (0..vectors.width()).map(|i| Cow::Owned(format!("e{i}")));
+            let elements = (0..vectors.width()).map(|i| Cow::Owned(element(i)));
             scale.into_iter().chain(elements).collect()
         }
         ContentType::Scores { ranked } => {

@@ -15,9 +15,7 @@ use crate::rows::columns::{
     ANSWERS, EMBEDDING, EMBEDDINGS, ENTITIES, ID, INDEX, LABELS, MASKS, NO_ANSWER, RANK, SCALE, SCORE,
     TOKENS, TRUNCATED, WEIGHTS,
 };
-use crate::rows::{
-    Content, ContentType, OutputFormat, OutputMetadata, OutputSchema, Row, Span, StoredVector,
-};
+use crate::rows::{Content, ContentType, FileMetadata, OutputFormat, OutputSchema, Row, Span, StoredVector};
 
 /// Encodes rows as JSON Lines.
 pub(crate) struct JsonlEncoder {
@@ -47,7 +45,7 @@ pub fn write_json_rows(rows: &[Row], content: &ContentType, bytes: &mut Vec<u8>)
         chunks: false,
         ids: None,
         kept: Vec::new(),
-        metadata: OutputMetadata::new(),
+        metadata: FileMetadata::default(),
         follows_batches: false,
     };
     let rows: Vec<JsonRow> = rows.iter().map(|row| JsonRow { row, schema: &schema }).collect();

@@ -7,7 +7,7 @@ use anyhow::{Result, anyhow};
 use serde_json::Value;
 
 use crate::formats::{ElementType, StoredArray};
-use crate::rows::OutputMetadata;
+use crate::rows::FileMetadata;
 use crate::store;
 use crate::sys::regular_file::read_exact_at;
 
@@ -76,7 +76,7 @@ fn element(descr: &str) -> (Option<ElementType>, bool) {
 }
 
 /// Reads the metadata of a file `NAME.meta.json`, and the number of chunks of each record if rows are chunks; empty if there is no file.
-pub fn read_metadata(path: &Path) -> Result<(OutputMetadata, Option<Vec<u64>>)> {
+pub fn read_metadata(path: &Path) -> Result<(FileMetadata, Option<Vec<u64>>)> {
     let fields = store::manifest::load_metadata(path)?.unwrap_or_default();
     let chunks = fields.get("chunks").map(|chunks| serde_json::from_value(chunks.clone())).transpose();
     let chunks = chunks.map_err(|error| {

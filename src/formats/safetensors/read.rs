@@ -7,7 +7,7 @@ use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 
 use crate::formats::error::{malformed, truncated};
 use crate::formats::{ElementType, StoredArray};
-use crate::rows::OutputMetadata;
+use crate::rows::FileMetadata;
 use crate::sys::regular_file::read_exact_at;
 
 /// Size of the length of the header in bytes.
@@ -28,7 +28,7 @@ pub fn read_tensors(
     name: &str,
     (file, size): (&File, u64),
     header_length: u64,
-) -> Result<(Vec<StoredArray>, OutputMetadata)> {
+) -> Result<(Vec<StoredArray>, FileMetadata)> {
     let mut header = vec![0; header_length as usize];
     if read_exact_at(file, &mut header, LENGTH_BYTES).is_err() {
         return Err(truncated(name, LENGTH_BYTES + header_length, size));

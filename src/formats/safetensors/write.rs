@@ -10,7 +10,8 @@ use crate::formats::array::ArrayEncoder;
 use crate::formats::encoder::RowEncoder;
 use crate::named::Named;
 use crate::rows::columns::{EMBEDDINGS, INDEX};
-use crate::rows::{OutputDtype, OutputMetadata, OutputSchema, Row, Span, VectorType};
+use crate::rows::metadata::Key;
+use crate::rows::{FileMetadata, OutputDtype, OutputSchema, Row, Span, VectorType};
 use crate::store::{Access, Destination, ReadSeek};
 
 /// The size of a header in bytes is a multiple of this one, so that the tensors are aligned.
@@ -21,7 +22,7 @@ const LENGTH_BYTES: usize = 8;
 const LATE_BYTES: usize = 1024;
 /// The keys of metadata that is added at the end of a run, or that only a shard has: the header of a shard has the size that the header
 /// of all rows has.
-const LATE_KEYS: [&str; 3] = ["weights_sha256", "shard", "shard_records"];
+const LATE_KEYS: [Key; 3] = [Key::WeightsSha256, Key::Shard, Key::ShardRecords];
 
 /// An encoder for a file with the tensor `embeddings`.
 pub(crate) fn encoder(schema: &OutputSchema) -> Result<ArrayEncoder> {
@@ -32,7 +33,7 @@ pub(crate) fn encoder(schema: &OutputSchema) -> Result<ArrayEncoder> {
 }
 
 /// A file with an f32 tensor of this name and shape, and metadata.
-pub(crate) fn file(name: &str, shape: &[usize], values: &[f32], metadata: &OutputMetadata) -> Vec<u8> {
+pub(crate) fn file(name: &str, shape: &[usize], values: &[f32], metadata: &FileMetadata) -> Vec<u8> {
     let shape: Vec<u64> = shape.iter().map(|&size| size as u64).collect();
     let mut tensors = TensorIndex::default();
     tensors.add(name, "F32", &shape, size_of::<f32>());
@@ -81,7 +82,7 @@ impl RowEncoder for ChunkEncoder {
         Ok(())
     }
 
-    fn set_metadata(&mut self, metadata: &OutputMetadata) {
+    fn set_metadata(&mut self, metadata: &FileMetadata) {
         self.schema.metadata.clone_from(metadata);
     }
 
@@ -132,17 +133,18 @@ fn tensors(schema: &OutputSchema, vectors: &VectorType, rows: u64) -> TensorInde
 }
 
 /// The metadata of a file, with what it says about itself.
-fn metadata(schema: &OutputSchema) -> OutputMetadata {
-    let own = [("format", "sconce"), ("output_dtype", schema.content.dtype().name())];
-    let own = own.map(|(key, value)| (key.to_owned(), value.to_owned()));
-    schema.metadata.clone().into_iter().chain(own).collect()
+fn metadata(schema: &OutputSchema) -> FileMetadata {
+    let mut metadata = schema.metadata.clone();
+    metadata.insert(Key::Format, "sconce");
+    metadata.insert(Key::OutputDtype, schema.content.dtype().name());
+    metadata
 }
 
 /// Size of the header of a file in bytes: room for any number of rows and for the metadata. It is the same at the beginning and at the
 /// end of a run.
 fn header_bytes(schema: &OutputSchema, vectors: &VectorType) -> usize {
     let mut metadata = metadata(schema);
-    metadata.retain(|key, _| !LATE_KEYS.contains(&key.as_str()));
+    LATE_KEYS.iter().for_each(|key| metadata.remove(*key));
     let json = tensors(schema, vectors, 0).json(&metadata);
     let bytes = LENGTH_BYTES + json.len() + LATE_BYTES;
     bytes.next_multiple_of(HEADER_BLOCK_BYTES)
@@ -175,7 +177,7 @@ impl TensorIndex {
     }
 
     /// The JSON of the header.
-    fn json(&self, metadata: &OutputMetadata) -> String {
+    fn json(&self, metadata: &FileMetadata) -> String {
         let mut fields = Map::from_iter([("__metadata__".to_owned(), json!(metadata))]);
         fields.extend(self.entries.clone());
         Value::Object(fields).to_string()
@@ -230,14 +232,14 @@ mod tests {
                 assert_eq!(bytes % 8, 0);
                 assert_eq!(bytes == 4096, length < 3000, "{length}");
                 for key in LATE_KEYS {
-                    schema.metadata.insert(key.into(), "y".repeat(64));
+                    schema.metadata.insert(key, "y".repeat(64));
                 }
                 let all = tensors(&schema, &vectors, 1 << 40);
                 assert_eq!(header_bytes(&schema, &vectors), bytes);
                 let header = all.header(&schema, bytes).unwrap();
                 assert_eq!(header.len(), bytes);
                 let json: Value = serde_json::from_slice(&header[8..]).unwrap();
-                let found: OutputMetadata = serde_json::from_value(json["__metadata__"].clone()).unwrap();
+                let found: FileMetadata = serde_json::from_value(json["__metadata__"].clone()).unwrap();
                 assert_eq!(found, metadata(&schema));
             }
         }

@@ -12,7 +12,7 @@ use anyhow::{Result, anyhow, bail};
 use self::parts::Part;
 use crate::formats::{self, RowFile, Writer, read_line};
 use crate::job::refuse_interrupted;
-use crate::rows::{OutputFormat, OutputMetadata, OutputSchema};
+use crate::rows::{FileMetadata, OutputFormat, OutputSchema};
 use crate::store::{Ledger, OutputLock, ReadFiles, SidecarPaths, Target};
 use crate::sys::console::{Console, counted};
 use crate::sys::regular_file;
@@ -83,10 +83,10 @@ fn join_rows(
     lock: &OutputLock,
     format: OutputFormat,
     inputs: &[PathBuf],
-    metadata: &OutputMetadata,
+    metadata: &FileMetadata,
 ) -> Result<()> {
     let without_metadata =
-        |schema: &OutputSchema| OutputSchema { metadata: OutputMetadata::new(), ..schema.clone() };
+        |schema: &OutputSchema| OutputSchema { metadata: FileMetadata::default(), ..schema.clone() };
     let schemas = inputs.iter().map(|path| Ok(RowFile::open(path, format)?.schema().clone()));
     let schemas = schemas.collect::<Result<Vec<_>>>()?;
     let first = &schemas[0];
