@@ -1,20 +1,14 @@
 //! Tables of results: rows of named columns, written as text for people, jsonl, csv or parquet.
 
 use std::borrow::{Borrow, Cow};
-use std::sync::Arc;
 
 use anyhow::Result;
-use arrow_array::RecordBatch;
-use arrow_schema::{Field, Schema, SchemaRef};
-use parquet::arrow::ArrowWriter;
-use parquet::basic::{Compression, ZstdLevel};
-use parquet::file::properties::WriterProperties;
-use serde::ser::SerializeMap;
-use serde::{Serialize, Serializer};
 
-use super::csv::write::append_record;
+use super::csv::write::{append_record, append_values};
+use super::jsonl::write::append_object;
+use super::parquet::write::TableFile;
 use crate::named::names;
-use crate::rows::{ColumnBuilder, FieldValue, KeptColumn, OutputFormat, to_text};
+use crate::rows::{FieldValue, KeptColumn, OutputFormat, to_text};
 use crate::store::{Access, Destination, OutputLock};
 use crate::sys::terminal::escape_controls;
 
@@ -47,7 +41,7 @@ pub struct TableWriter<'a> {
     destination: Option<Destination>,
     /// Rows that are not encoded yet.
     group: Vec<Vec<FieldValue>>,
-    parquet: Option<ArrowWriter<Vec<u8>>>,
+    parquet: Option<TableFile>,
 }
 
 impl<'a> TableWriter<'a> {
@@ -58,10 +52,7 @@ impl<'a> TableWriter<'a> {
             for column in &mut columns {
                 column.column_type = column.column_type.clone().for_format(OutputFormat::Parquet);
             }
-            let properties =
-                WriterProperties::builder().set_compression(Compression::ZSTD(ZstdLevel::default()));
-            let schema = arrow_schema(&columns);
-            parquet = Some(ArrowWriter::try_new(Vec::new(), schema, Some(properties.build()))?);
+            parquet = Some(TableFile::new(&columns)?);
         }
         let destination = Destination::open(lock, None, Access::Sequential)?;
         let mut writer =
@@ -97,7 +88,7 @@ impl<'a> TableWriter<'a> {
     pub fn finish(mut self) -> Result<()> {
         self.encode_group()?;
         if let Some(parquet) = self.parquet.take() {
-            let bytes = parquet.into_inner()?;
+            let bytes = parquet.finish()?;
             self.append(&bytes)?;
         }
         self.destination.take().map_or(Ok(()), Destination::commit)
@@ -122,24 +113,13 @@ impl<'a> TableWriter<'a> {
             )?,
             TableFormat::Text => {}
             TableFormat::Jsonl => {
-                for row in &rows {
-                    serde_json::to_writer(&mut bytes, &JsonRow { columns: &self.columns, row })?;
-                    bytes.push(b'\n');
-                }
+                let append = |row: &Vec<FieldValue>| append_object(&mut bytes, &self.columns, row);
+                rows.iter().try_for_each(append)?;
             }
-            TableFormat::Csv => {
-                for row in &rows {
-                    let fields =
-                        row.iter().map(|value| to_text(&value.json()).unwrap_or_default().into_owned());
-                    append_record(&mut bytes, fields.map(Cow::Owned));
-                }
-            }
+            TableFormat::Csv => rows.iter().for_each(|row| append_values(&mut bytes, row)),
             TableFormat::Parquet => {
-                let batch = record_batch(&self.columns, &rows)?;
                 if let Some(parquet) = &mut self.parquet {
-                    parquet.write(&batch)?;
-                    parquet.flush()?;
-                    bytes = std::mem::take(parquet.inner_mut());
+                    bytes = parquet.encode(&self.columns, &rows)?;
                 }
             }
         }
@@ -153,41 +133,6 @@ impl Drop for TableWriter<'_> {
         if self.destination.take().is_some() {
             let _ = self.lock.discard();
         }
-    }
-}
-
-fn arrow_schema(columns: &[KeptColumn]) -> SchemaRef {
-    let field = |column: &KeptColumn| Field::new(&column.name, column.column_type.data_type(), true);
-    Arc::new(Schema::new(columns.iter().map(field).collect::<Vec<_>>()))
-}
-
-/// The rows as Arrow columns. A value that does not have the type of its column is null.
-fn record_batch(columns: &[KeptColumn], rows: &[Vec<FieldValue>]) -> Result<RecordBatch> {
-    let null = FieldValue::default();
-    let arrays = columns.iter().enumerate().map(|(i, column)| {
-        let mut builder = ColumnBuilder::new(&column.column_type);
-        for row in rows {
-            let value = if column.column_type.accepts(&row[i]) { &row[i] } else { &null };
-            builder.push(value);
-        }
-        builder.finish()
-    });
-    Ok(RecordBatch::try_new(arrow_schema(columns), arrays.collect::<Result<_, _>>()?)?)
-}
-
-/// A row as a JSON object.
-struct JsonRow<'a> {
-    columns: &'a [KeptColumn],
-    row: &'a [FieldValue],
-}
-
-impl Serialize for JsonRow<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(Some(self.columns.len()))?;
-        for (column, value) in self.columns.iter().zip(self.row) {
-            map.serialize_entry(&column.name, &*value.json())?;
-        }
-        map.end()
     }
 }
 
@@ -244,7 +189,7 @@ mod tests {
 
     #[test]
     fn numbers_are_aligned_to_the_right_and_texts_to_the_left() {
-        let column = |name: &str| KeptColumn { name: name.into(), column_type: ColumnType::Text };
+        let column = |name: &str| KeptColumn::new(name, ColumnType::Text);
         let columns = ["score", "index", "text"].map(column);
         let row = |score: f32, index: u64, text: &str| {
             vec![FieldValue::from(score), json!(index).into(), json!(text).into()]

@@ -11,6 +11,9 @@ use crate::store::{Destination, DurableRows, HashedBlock, OutputLock};
 /// Capacity above which the buffer of encoded rows is freed after it is written.
 const MAX_BUFFER_BYTES: usize = 1 << 20;
 
+/// Rows of a batch that are encoded at a time.
+const SLICE_ROWS: usize = 1024;
+
 /// Writes the rows of an output. If it is dropped before [`Writer::finish`], a regular file has no final name, and its
 /// partial file stays.
 pub struct Writer {
@@ -71,9 +74,13 @@ impl Writer {
 
     /// Writes the next rows, a batch with the columns of the schema, of a format of record batches.
     pub fn write_batch(&mut self, batch: &RecordBatch) -> Result<()> {
-        self.encoder.encode_batch(batch, &mut self.buffer)?;
+        for start in (0..batch.num_rows()).step_by(SLICE_ROWS) {
+            let slice = batch.slice(start, SLICE_ROWS.min(batch.num_rows() - start));
+            self.encoder.encode_batch(&slice, &mut self.buffer)?;
+            self.write_buffer()?;
+        }
         self.rows += batch.num_rows() as u64;
-        self.write_buffer()
+        Ok(())
     }
 
     /// Makes all rows so far durable and returns the length of the partial file in bytes. On any other target, the rows

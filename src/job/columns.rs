@@ -6,8 +6,7 @@ use serde_json::Value;
 
 use super::source::RecordSource;
 use crate::input::Record;
-use crate::rows::FieldValue;
-use crate::rows::{ColumnType, OutputSchema};
+use crate::rows::{ColumnType, FieldValue, OutputSchema};
 
 /// Infers the types of the columns from the first records.
 pub(super) fn infer(schema: &mut OutputSchema, source: &mut RecordSource) {

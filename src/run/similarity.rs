@@ -13,9 +13,8 @@ use crate::error::UsageError;
 use crate::formats::{TableFormat, TableWriter};
 use crate::named::Named;
 use crate::neighbours::{Compared, Encoded, Similarity};
-use crate::rows::FieldValue;
 use crate::rows::columns::{PAIR, SCORE};
-use crate::rows::{ColumnType, KeptColumn};
+use crate::rows::{ColumnType, FieldValue, KeptColumn};
 use crate::store::{OutputLock, ReadFiles, Target, print, print_with};
 use crate::sys::console::Console;
 use crate::task::{

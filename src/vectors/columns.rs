@@ -7,9 +7,8 @@ use anyhow::{Result, bail};
 
 use super::source::Columns;
 use crate::formats::error::unread;
-use crate::rows::FieldValue;
 use crate::rows::columns::OF_CHUNKS;
-use crate::rows::{ColumnType, KeptColumn};
+use crate::rows::{ColumnType, FieldValue, KeptColumn};
 use crate::sys::regular_file::read_exact_at;
 
 /// A column of 64-bit integers.

@@ -16,9 +16,8 @@ use super::source::Opened;
 use super::width::checked_width;
 use crate::formats::csv::{ByteRecord, CsvFile, CsvStart, StringRecord};
 use crate::neighbours::{Block, Representation};
-use crate::rows::FieldValue;
 use crate::rows::columns::{EMBEDDING, SCALE, element};
-use crate::rows::{ColumnType, KeptColumn, OutputDtype};
+use crate::rows::{ColumnType, FieldValue, KeptColumn, OutputDtype};
 
 /// Rows whose elements tell whether a file without scales holds signs.
 const EXAMINED_ROWS: usize = 64;

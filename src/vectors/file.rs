@@ -19,9 +19,8 @@ use crate::formats::safetensors::header_length;
 use crate::formats::{Kind, rows_by_unit, sniff};
 use crate::named::Named;
 use crate::neighbours::{Block, Representation, Similarity};
-use crate::rows::FieldValue;
 use crate::rows::metadata::Key;
-use crate::rows::{FileMetadata, KeptColumn, OutputDtype};
+use crate::rows::{FieldValue, FileMetadata, KeptColumn, OutputDtype};
 use crate::sys::regular_file;
 
 /// Rows that are read at a time to find single rows.

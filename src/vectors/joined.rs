@@ -12,10 +12,9 @@ use super::source::{Blocks, Columns, Opened, Vectors};
 use crate::formats::rows_by_unit;
 use crate::named::Named;
 use crate::neighbours::Block;
-use crate::rows::FieldValue;
 use crate::rows::columns::FILE;
 use crate::rows::metadata::Key;
-use crate::rows::{ColumnType, KeptColumn};
+use crate::rows::{ColumnType, FieldValue, KeptColumn};
 use crate::sys::console::counted;
 
 /// What the metadata of all files has to agree on: it makes vectors comparable.

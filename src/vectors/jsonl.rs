@@ -20,9 +20,8 @@ use super::sparse::TokenNumbers;
 use super::width::checked_width;
 use crate::formats::jsonl::{JsonlFile, JsonlStart, VectorLine};
 use crate::neighbours::{Block, Representation};
-use crate::rows::FieldValue;
 use crate::rows::columns::{EMBEDDING, EMBEDDINGS, SCALE, WEIGHTS};
-use crate::rows::{ColumnType, KeptColumn, OutputDtype};
+use crate::rows::{ColumnType, FieldValue, KeptColumn, OutputDtype};
 
 /// An indexed file.
 struct JsonLines {

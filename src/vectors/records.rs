@@ -9,8 +9,7 @@ use super::buffer::BlockBuffer;
 use super::source::{Blocks, Columns, Vectors};
 use crate::formats::rows_by_unit;
 use crate::neighbours::Block;
-use crate::rows::FieldValue;
-use crate::rows::KeptColumn;
+use crate::rows::{FieldValue, KeptColumn};
 
 /// An indexed file of records, one per row.
 pub(super) trait Records: Send + Sync {

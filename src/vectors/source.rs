@@ -8,8 +8,7 @@ use anyhow::Result;
 use super::buffer::BlockBuffer;
 use super::sparse::TokenNumbers;
 use crate::neighbours::{Block, Representation};
-use crate::rows::FieldValue;
-use crate::rows::{FileMetadata, KeptColumn, OutputDtype};
+use crate::rows::{FieldValue, FileMetadata, KeptColumn, OutputDtype};
 
 /// What takes the blocks of rows that are read.
 pub(super) struct Blocks<'a> {

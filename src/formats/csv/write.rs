@@ -11,7 +11,7 @@ use anyhow::Result;
 use crate::formats::encoder::RowEncoder;
 use crate::formats::jsonl::write::Weights;
 use crate::rows::columns::{ID, INDEX, RANK, SCALE, SCORE, TOKENS, TRUNCATED, WEIGHTS, element};
-use crate::rows::{Content, ContentType, OutputDtype, OutputSchema, Row, Span, to_text};
+use crate::rows::{Content, ContentType, FieldValue, OutputDtype, OutputSchema, Row, Span, to_text};
 
 /// Encodes rows as CSV.
 pub(crate) struct CsvEncoder {
@@ -40,14 +40,23 @@ impl RowEncoder for CsvEncoder {
         let id = self.schema.ids.as_ref().map(|_| row.id.and_then(to_text).unwrap_or_default());
         let [index, tokens, truncated] =
             [row.index.to_string(), row.tokens.to_string(), row.truncated.to_string()].map(Cow::Owned);
-        let kept =
-            row.kept.iter().map(|value| Cow::Owned(to_text(&value.json()).unwrap_or_default().into_owned()));
+        let kept = row.kept.iter().map(|value| Cow::Owned(text(value)));
         let chunk =
             row.chunk.iter().flat_map(|chunk| chunk.values()).map(|value| Cow::Owned(value.to_string()));
         let fields = [index].into_iter().chain(id).chain(chunk).chain([tokens, truncated]).chain(kept);
         append_record(bytes, fields.chain(content_fields(row.content)?.into_iter().map(Cow::Owned)));
         Ok(())
     }
+}
+
+/// Appends a line with these values of the columns of a table.
+pub(crate) fn append_values(bytes: &mut Vec<u8>, row: &[FieldValue]) {
+    append_record(bytes, row.iter().map(|value| Cow::Owned(text(value))));
+}
+
+/// A value as a field.
+fn text(value: &FieldValue) -> String {
+    to_text(&value.json()).unwrap_or_default().into_owned()
 }
 
 /// The names of the columns of the content.

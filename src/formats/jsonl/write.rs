@@ -15,7 +15,10 @@ use crate::rows::columns::{
     ANSWERS, EMBEDDING, EMBEDDINGS, ENTITIES, ID, INDEX, LABELS, MASKS, NO_ANSWER, RANK, SCALE, SCORE,
     TOKENS, TRUNCATED, WEIGHTS,
 };
-use crate::rows::{Content, ContentType, FileMetadata, OutputFormat, OutputSchema, Row, Span, StoredVector};
+use crate::rows::{
+    Content, ContentType, FieldValue, FileMetadata, KeptColumn, OutputFormat, OutputSchema, Row, Span,
+    StoredVector,
+};
 
 /// Encodes rows as JSON Lines.
 pub(crate) struct JsonlEncoder {
@@ -35,6 +38,18 @@ impl RowEncoder for JsonlEncoder {
         bytes.push(b'\n');
         Ok(())
     }
+}
+
+/// Appends a line with these values of the columns of a table.
+pub(crate) fn append_object(bytes: &mut Vec<u8>, columns: &[KeptColumn], row: &[FieldValue]) -> Result<()> {
+    let mut json = serde_json::Serializer::new(&mut *bytes);
+    let mut object = json.serialize_map(Some(columns.len()))?;
+    for (column, value) in columns.iter().zip(row) {
+        object.serialize_entry(&column.name, &*value.json())?;
+    }
+    object.end()?;
+    bytes.push(b'\n');
+    Ok(())
 }
 
 /// Writes rows as a JSON array of the objects that JSON Lines has.

@@ -1,9 +1,12 @@
 //! A Parquet file with one Parquet row group per row group of the stream.
 
 use std::io::{self, Write};
+use std::mem;
+use std::sync::Arc;
 
 use anyhow::Result;
-use arrow_schema::{DataType, FieldRef, SchemaRef};
+use arrow_array::RecordBatch;
+use arrow_schema::{DataType, Field, FieldRef, Schema, SchemaRef};
 use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, ZstdLevel};
 use parquet::errors::ParquetError;
@@ -12,8 +15,8 @@ use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::schema::types::ColumnPath;
 
 use crate::formats::arrow::write::{IpcStreamEncoder, RowGroups};
-use crate::rows::OutputSchema;
 use crate::rows::columns::{EMBEDDING, EMBEDDINGS};
+use crate::rows::{ColumnBuilder, FieldValue, KeptColumn, OutputSchema};
 
 /// An encoder for a Parquet file.
 pub(crate) fn file_encoder(schema: &OutputSchema) -> IpcStreamEncoder {
@@ -55,6 +58,48 @@ fn properties(arrow_schema: &SchemaRef) -> WriterProperties {
         .set_column_dictionary_enabled(vectors.clone(), *element == DataType::Int8)
         .set_column_statistics_enabled(vectors, EnabledStatistics::None)
         .build()
+}
+
+/// A file of a table, whose row groups are encoded in memory.
+pub(crate) struct TableFile(ArrowWriter<Vec<u8>>);
+
+impl TableFile {
+    /// A file with these columns.
+    pub(crate) fn new(columns: &[KeptColumn]) -> Result<Self> {
+        let properties = WriterProperties::builder().set_compression(Compression::ZSTD(ZstdLevel::default()));
+        Ok(TableFile(ArrowWriter::try_new(Vec::new(), table_schema(columns), Some(properties.build()))?))
+    }
+
+    /// Encodes rows as a row group, and returns its bytes.
+    pub(crate) fn encode(&mut self, columns: &[KeptColumn], rows: &[Vec<FieldValue>]) -> Result<Vec<u8>> {
+        self.0.write(&table_batch(columns, rows)?)?;
+        self.0.flush()?;
+        Ok(mem::take(self.0.inner_mut()))
+    }
+
+    /// The bytes of the footer.
+    pub(crate) fn finish(self) -> Result<Vec<u8>> {
+        Ok(self.0.into_inner()?)
+    }
+}
+
+fn table_schema(columns: &[KeptColumn]) -> SchemaRef {
+    let field = |column: &KeptColumn| Field::new(&column.name, column.column_type.data_type(), true);
+    Arc::new(Schema::new(columns.iter().map(field).collect::<Vec<_>>()))
+}
+
+/// The rows as Arrow columns. A value that does not have the type of its column is null.
+fn table_batch(columns: &[KeptColumn], rows: &[Vec<FieldValue>]) -> Result<RecordBatch> {
+    let null = FieldValue::default();
+    let arrays = columns.iter().enumerate().map(|(i, column)| {
+        let mut builder = ColumnBuilder::new(&column.column_type);
+        for row in rows {
+            let value = if column.column_type.accepts(&row[i]) { &row[i] } else { &null };
+            builder.push(value);
+        }
+        builder.finish()
+    });
+    Ok(RecordBatch::try_new(table_schema(columns), arrays.collect::<Result<_, _>>()?)?)
 }
 
 /// The [`io::Error`] of a failed write; any other error wrapped in one.

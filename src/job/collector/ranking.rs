@@ -7,9 +7,7 @@ use serde_json::Value;
 
 use crate::job::manifest::SavedScore;
 use crate::neighbours::descending;
-use crate::rows::Content;
-use crate::rows::FieldValue;
-use crate::rows::Row;
+use crate::rows::{Content, FieldValue, Row};
 
 /// The best rows so far.
 pub(super) struct Ranking {

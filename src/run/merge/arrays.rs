@@ -8,12 +8,11 @@ use anyhow::{Result, bail};
 use crate::formats::Writer;
 use crate::neighbours::{Block, Elements};
 use crate::neighbours::{Representation, SparseVector};
-use crate::rows::FieldValue;
 use crate::rows::columns::OF_CHUNKS;
 use crate::rows::metadata::Key;
 use crate::rows::{
-    Content, ContentType, FileMetadata, OutputFormat, OutputSchema, Row, Span, StoredVector, VectorType,
-    VectorValues,
+    Content, ContentType, FieldValue, FileMetadata, OutputFormat, OutputSchema, Row, Span, StoredVector,
+    VectorType, VectorValues,
 };
 use crate::store::OutputLock;
 use crate::vectors::{VectorField, VectorFile};

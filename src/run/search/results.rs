@@ -8,11 +8,10 @@ use super::weights::{number, weighted_mean};
 use crate::error::UsageError;
 use crate::formats::{TableFormat, TableWriter};
 use crate::neighbours::Neighbour;
-use crate::rows::FieldValue;
 use crate::rows::columns::{
     CHUNK, END, ID, INDEX, NEIGHBOURS, QUERY, QUERY_ID, RANK, SCORE, START, VALUE, WEIGHT,
 };
-use crate::rows::{ColumnType, KeptColumn};
+use crate::rows::{ColumnType, FieldValue, KeptColumn};
 use crate::store::OutputLock;
 use crate::vectors::VectorFile;
 
