@@ -2,23 +2,27 @@
 //! of its own.
 
 use std::io::{self, BufRead, Read};
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 
-/// Maximum size of a row, in MiB: enough for thousands of vectors of tokens.
-const MAX_ROW_MIB: u64 = 256;
-/// [`MAX_ROW_MIB`] in bytes.
-pub(super) const MAX_ROW_BYTES: u64 = MAX_ROW_MIB << 20;
+use anyhow::Result;
 
-/// The error for a row that is too long.
-pub(super) fn too_long() -> io::Error {
-    io::Error::other(format!("it has a row longer than {MAX_ROW_MIB} MiB"))
+/// Maximum size of a row that Sconce wrote, in bytes: enough for thousands of vectors of tokens.
+pub(super) const MAX_ROW_BYTES: u64 = 256 << 20;
+/// Maximum size in bytes of a row that is read by its unit: a longer one is no record.
+pub(super) const MAX_RECORD_BYTES: u64 = 64 << 20;
+/// Size in bytes at which a unit of rows ends.
+const UNIT_BYTES: u64 = 1 << 19;
+
+/// The error for a row of more than `max_bytes`.
+pub(super) fn too_long(max_bytes: u64) -> io::Error {
+    io::Error::other(format!("it has a row longer than {} MiB", max_bytes >> 20))
 }
 
 /// Reads the next line with its end into `line`; false at the end of the file.
 pub fn read_line(reader: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
     line.clear();
     let read = reader.take(MAX_ROW_BYTES + 1).read_until(b'\n', line)?;
-    if read as u64 > MAX_ROW_BYTES { Err(too_long()) } else { Ok(read > 0) }
+    if read as u64 > MAX_ROW_BYTES { Err(too_long(MAX_ROW_BYTES)) } else { Ok(read > 0) }
 }
 
 /// Appends the next line, with its end, to `line`, and returns its length in the input. Of a line longer than `limit`
@@ -38,10 +42,8 @@ pub fn strip_line_end(line: &mut Vec<u8>) {
     }
 }
 
-/// Maximum size in bytes of a row that is read by its unit: a longer one is no record.
-pub(super) const MAX_RECORD_BYTES: u64 = 64 << 20;
-/// Size in bytes at which a unit of rows ends.
-const UNIT_BYTES: u64 = 1 << 19;
+/// Called with the number of a row and the row. Break ends the reading.
+pub type VisitRow<'a, R> = dyn FnMut(usize, &R) -> Result<ControlFlow<()>> + 'a;
 
 /// Where the units of a file of rows are.
 #[derive(Debug, Default)]

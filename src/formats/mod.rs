@@ -43,7 +43,7 @@ pub use check::{already_a_column, check};
 pub use concatenate::concatenate;
 pub use error::{MAX_BATCH_BYTES, ReadError};
 pub use jsonl::write::write_json_rows;
-pub use lines::{RowUnits, read_line, strip_line_end, take_line};
+pub use lines::{RowUnits, VisitRow, read_line, strip_line_end, take_line};
 pub use record_hashes::for_each_record_hash;
 pub use row_file::RowFile;
 pub use sniff::{ByteOrder, Compression, Kind, sniff};

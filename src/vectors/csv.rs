@@ -11,9 +11,10 @@ use super::batch::is_shown;
 use super::buffer::BlockBuffer;
 use super::choice::{Candidate, Held, VectorField};
 use super::error::wrong_width;
-use super::records::{Records, VisitRecord};
+use super::records::Records;
 use super::source::Opened;
 use super::width::checked_width;
+use crate::formats::VisitRow;
 use crate::formats::csv::{ByteRecord, CsvFile, CsvStart, StringRecord};
 use crate::neighbours::{Block, Representation};
 use crate::rows::columns::{EMBEDDING, SCALE, element};
@@ -145,7 +146,7 @@ impl Records for CsvVectors {
         &self.columns
     }
 
-    fn for_each(&self, unit: usize, visit: &mut VisitRecord<ByteRecord>) -> Result<ControlFlow<()>> {
+    fn for_each(&self, unit: usize, visit: &mut VisitRow<ByteRecord>) -> Result<ControlFlow<()>> {
         self.file.for_each_row(unit, visit)
     }
 

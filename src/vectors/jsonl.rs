@@ -14,10 +14,11 @@ use super::batch::is_shown;
 use super::buffer::BlockBuffer;
 use super::choice::{Candidate, Held, VectorField};
 use super::error::{PASS_VECTORS, token_integers, wrong_width};
-use super::records::{Records, VisitRecord};
+use super::records::Records;
 use super::source::Opened;
 use super::sparse::TokenNumbers;
 use super::width::checked_width;
+use crate::formats::VisitRow;
 use crate::formats::jsonl::{JsonlFile, JsonlStart, VectorLine};
 use crate::neighbours::{Block, Representation};
 use crate::rows::columns::{EMBEDDING, EMBEDDINGS, SCALE, WEIGHTS};
@@ -177,7 +178,7 @@ impl Records for JsonLines {
         &self.columns
     }
 
-    fn for_each(&self, unit: usize, visit: &mut VisitRecord<[u8]>) -> Result<ControlFlow<()>> {
+    fn for_each(&self, unit: usize, visit: &mut VisitRow<[u8]>) -> Result<ControlFlow<()>> {
         self.file.for_each_line(unit, visit)
     }
 

@@ -120,7 +120,7 @@ impl Row {
     }
 
     /// The number of fields.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.len
     }
 

@@ -13,8 +13,9 @@ use std::sync::Arc;
 use anyhow::{Result, anyhow, bail};
 pub use csv::{ByteRecord, StringRecord};
 use csv::{Position, Reader, ReaderBuilder};
+use memchr::memchr_iter;
 
-use crate::formats::lines::{MAX_RECORD_BYTES, MAX_ROW_BYTES, RowUnits, too_long};
+use crate::formats::lines::{MAX_RECORD_BYTES, MAX_ROW_BYTES, RowUnits, VisitRow, too_long};
 use crate::sys::regular_file;
 
 /// What the `csv` crate holds for each field beside its bytes.
@@ -22,16 +23,25 @@ const CSV_FIELD_BYTES: u64 = 16;
 
 /// The rows of a csv file.
 pub(crate) struct CsvRows {
-    reader: csv::Reader<RowLimit>,
+    reader: Reader<LimitedRows>,
+    /// Bytes that the current row may still take, and the maximum.
     left: Rc<Cell<u64>>,
+    max_bytes: u64,
 }
 
 impl CsvRows {
     /// Opens a file.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
-        let left = Rc::new(Cell::new(MAX_ROW_BYTES));
-        let limit = RowLimit { file: regular_file::open(path)?, left: left.clone() };
-        Ok(CsvRows { reader: csv::Reader::from_reader(limit), left })
+        Self::new(path, 0, MAX_ROW_BYTES, &ReaderBuilder::new())
+    }
+
+    /// The rows of a file from an offset on, of at most `max_bytes` each.
+    fn new(path: &Path, start: u64, max_bytes: u64, builder: &ReaderBuilder) -> io::Result<Self> {
+        let mut file = regular_file::open(path)?;
+        file.seek(SeekFrom::Start(start))?;
+        let left = Rc::new(Cell::new(max_bytes));
+        let rows = LimitedRows { file, max_bytes, left: left.clone() };
+        Ok(CsvRows { reader: builder.from_reader(rows), left, max_bytes })
     }
 
     /// The header, and the bytes of the file up to its end.
@@ -42,32 +52,44 @@ impl CsvRows {
 
     /// Reads the next row; false at the end.
     pub(crate) fn read(&mut self, row: &mut StringRecord) -> csv::Result<bool> {
-        self.left.set(MAX_ROW_BYTES);
+        self.left.set(self.max_bytes);
         self.reader.read_record(row)
+    }
+
+    /// Reads the next row, whose fields may be any bytes; false at the end.
+    fn read_bytes(&mut self, row: &mut ByteRecord) -> csv::Result<bool> {
+        self.left.set(self.max_bytes);
+        self.reader.read_byte_record(row)
     }
 }
 
-/// The bytes of a file, up to a limit that is set anew for each row.
-struct RowLimit {
+/// The bytes of a file, up to a limit that is set anew for each row: the `csv` crate holds a whole row, and takes any file for one.
+struct LimitedRows {
     file: File,
-    /// Bytes that the current row may still take.
+    max_bytes: u64,
     left: Rc<Cell<u64>>,
 }
 
-impl Read for RowLimit {
+impl Read for LimitedRows {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         let read = self.file.read(bytes)?;
-        let fields = bytes[..read].iter().filter(|byte| **byte == b',').count() as u64;
+        let fields = memchr_iter(b',', &bytes[..read]).count() as u64;
         let left = self.left.get().checked_sub(read as u64 + CSV_FIELD_BYTES * fields);
-        self.left.set(left.ok_or_else(too_long)?);
+        self.left.set(left.ok_or_else(|| too_long(self.max_bytes))?);
         Ok(read)
+    }
+}
+
+impl Seek for LimitedRows {
+    fn seek(&mut self, position: SeekFrom) -> io::Result<u64> {
+        self.file.seek(position)
     }
 }
 
 /// The header and the first row of a file.
 pub struct CsvStart {
     path: PathBuf,
-    reader: Reader<LimitedLines>,
+    rows: CsvRows,
     /// The position of the first row.
     position: Position,
     /// The header.
@@ -79,12 +101,11 @@ pub struct CsvStart {
 impl CsvStart {
     /// Reads the start of a file; `None` if it is no text.
     pub fn read(path: &Path) -> io::Result<Option<Self>> {
-        let file = LimitedLines { file: File::open(path)?, bytes: 0 };
-        let mut reader = ReaderBuilder::new().flexible(true).from_reader(file);
-        let Ok(header) = reader.headers().cloned() else { return Ok(None) };
-        let (position, mut first) = (reader.position().clone(), ByteRecord::new());
-        let is_text = reader.read_byte_record(&mut first).is_ok();
-        Ok(is_text.then_some(CsvStart { path: path.to_owned(), reader, position, header, first }))
+        let mut rows = CsvRows::new(path, 0, MAX_RECORD_BYTES, ReaderBuilder::new().flexible(true))?;
+        let Ok((header, _)) = rows.header() else { return Ok(None) };
+        let (position, mut first) = (rows.reader.position().clone(), ByteRecord::new());
+        let is_text = rows.read_bytes(&mut first).is_ok();
+        Ok(is_text.then_some(CsvStart { path: path.to_owned(), rows, position, header, first }))
     }
 
     /// Finds the rows of the file `name`, and calls `visit` with each one and its number.
@@ -94,15 +115,15 @@ impl CsvStart {
         mut visit: impl FnMut(usize, &ByteRecord),
     ) -> csv::Result<CsvFile> {
         let mut start = self.position.byte();
-        self.reader.seek(self.position)?;
+        self.rows.reader.seek(self.position)?;
         let (mut units, mut record, mut row) = (RowUnits::default(), ByteRecord::new(), 0);
         loop {
-            let is_end = !self.reader.read_byte_record(&mut record)?;
+            let is_end = !self.rows.read_bytes(&mut record)?;
             if !is_end {
                 visit(row, &record);
                 row += 1;
             }
-            units.end_row(row, &mut start, self.reader.position().byte(), is_end);
+            units.end_row(row, &mut start, self.rows.reader.position().byte(), is_end);
             if is_end {
                 return Ok(CsvFile { name: name.clone(), path: self.path, units });
             }
@@ -124,18 +145,15 @@ impl CsvFile {
     }
 
     /// Calls `visit` with the rows of a unit and their numbers. Break ends the reading.
-    pub fn for_each_row(
-        &self,
-        unit: usize,
-        visit: &mut dyn FnMut(usize, &ByteRecord) -> Result<ControlFlow<()>>,
-    ) -> Result<ControlFlow<()>> {
+    pub fn for_each_row(&self, unit: usize, visit: &mut VisitRow<ByteRecord>) -> Result<ControlFlow<()>> {
         let unread = |error: &dyn Display| anyhow!("cannot read {} ({error}); check the file", self.name);
-        let mut file = File::open(&self.path).map_err(|error| unread(&error))?;
-        file.seek(SeekFrom::Start(self.units.offsets[unit])).map_err(|error| unread(&error))?;
-        let mut reader = ReaderBuilder::new().has_headers(false).flexible(true).from_reader(file);
+        let mut builder = ReaderBuilder::new();
+        builder.has_headers(false).flexible(true);
+        let rows = CsvRows::new(&self.path, self.units.offsets[unit], MAX_RECORD_BYTES, &builder);
+        let mut rows = rows.map_err(|error| unread(&error))?;
         let mut record = ByteRecord::new();
         for row in self.units.rows[unit].clone() {
-            if !reader.read_byte_record(&mut record).map_err(|error| unread(&error))? {
+            if !rows.read_bytes(&mut record).map_err(|error| unread(&error))? {
                 bail!("{} was changed while it was read; run the command again", self.name);
             }
             if visit(row, &record)?.is_break() {
@@ -143,34 +161,5 @@ impl CsvFile {
             }
         }
         Ok(ControlFlow::Continue(()))
-    }
-}
-
-/// A file whose lines have at most [`MAX_RECORD_BYTES`]: the `csv` crate holds a whole record, and takes any file for one.
-struct LimitedLines {
-    file: File,
-    /// Bytes since the last line end.
-    bytes: u64,
-}
-
-impl Read for LimitedLines {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.file.read(buffer)?;
-        self.bytes = match memchr::memrchr(b'\n', &buffer[..read]) {
-            Some(end) => (read - end - 1) as u64,
-            None => self.bytes + read as u64,
-        };
-        if self.bytes > MAX_RECORD_BYTES {
-            let max_mib = MAX_RECORD_BYTES >> 20;
-            return Err(io::Error::other(format!("it has a line longer than {max_mib} MiB")));
-        }
-        Ok(read)
-    }
-}
-
-impl Seek for LimitedLines {
-    fn seek(&mut self, position: SeekFrom) -> io::Result<u64> {
-        self.bytes = 0;
-        self.file.seek(position)
     }
 }

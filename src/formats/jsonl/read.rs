@@ -12,7 +12,7 @@ use anyhow::{Result, anyhow, bail};
 use serde::de::{DeserializeSeed, Error as _, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-use crate::formats::lines::{MAX_RECORD_BYTES, RowUnits};
+use crate::formats::lines::{MAX_RECORD_BYTES, RowUnits, VisitRow};
 use crate::rows::columns::SCALE;
 
 const BUFFER_BYTES: usize = 1 << 16;
@@ -72,11 +72,7 @@ impl JsonlFile {
     }
 
     /// Calls `visit` with the lines of a unit and their rows. Break ends the reading.
-    pub fn for_each_line(
-        &self,
-        unit: usize,
-        visit: &mut dyn FnMut(usize, &[u8]) -> Result<ControlFlow<()>>,
-    ) -> Result<ControlFlow<()>> {
+    pub fn for_each_line(&self, unit: usize, visit: &mut VisitRow<[u8]>) -> Result<ControlFlow<()>> {
         let unread = |error| anyhow!("cannot read {} ({error}); check the file", self.name);
         let mut file = File::open(&self.path).map_err(unread)?;
         file.seek(SeekFrom::Start(self.units.offsets[unit])).map_err(unread)?;
@@ -189,7 +185,7 @@ mod tests {
     #[test]
     fn empty_lines_are_no_rows() {
         let found = index(&mut &b"\n{\"a\":1}\n\r\n{\"a\":2}"[..]).unwrap();
-        assert_eq!((found.rows, found.offsets), (vec![0..2], vec![0]));
+        assert_eq!((found.rows.len(), found.rows[0].clone(), found.offsets), (1, 0..2, vec![0]));
         assert!(index(&mut &b"\n\n"[..]).unwrap().rows.is_empty());
     }
 }
