@@ -1,5 +1,5 @@
 //! Imports run downward only: `main → cli → run → {job, task}`, `lib → api → {task, vectors}`, `task → {engine, text, model, nn}`,
-//! `job → {engine, input}`, `engine → {text, rows}`, `{input, vectors} → formats → rows`, `model → nn → ops → kernels`,
+//! `job → {engine, input}`, `engine → {text, rows}`, `{input, vectors, job} → formats → rows`, `model → nn → ops → kernels`,
 //! `{job, formats, engine, model} → store`.
 
 use std::fs;
@@ -260,7 +260,8 @@ fn unsafe_code_for_other_processors_is_documented() {
     }
 }
 
-/// The readers of the `parquet` and `arrow` crates trust what a file declares; `formats/` guards them.
+/// The readers of the `parquet` and `arrow` crates trust what a file declares; `formats/` guards them. [`OWNED`] keeps the crates of csv, zip
+/// and safetensors there, so that merge, append, search, inspect and the input have no other way to a file.
 #[test]
 fn parquet_and_arrow_are_read_in_one_place() {
     let readers = [
