@@ -47,7 +47,7 @@ pub type VisitRow<'a, R> = dyn FnMut(usize, &R) -> Result<ControlFlow<()>> + 'a;
 
 /// Where the units of a file of rows are.
 #[derive(Debug, Default)]
-pub struct RowUnits {
+pub(super) struct RowUnits {
     /// The rows of each unit.
     pub rows: Vec<Range<usize>>,
     /// Offset of each unit, in bytes.
