@@ -14,7 +14,7 @@ use anyhow::{Result, anyhow, ensure};
 use sconce::engine::{MemoryBudget, Task, TaskInput, balanced_batches};
 use sconce::input::{Fields, Format, InputPath, Source};
 use sconce::model::Source as ModelSource;
-use sconce::output;
+use sconce::rows::OutputFormat;
 use sconce::run::embed::{EmbedOptions, embed};
 use sconce::run::records::{Input, RecordOptions};
 use sconce::store::Target;
@@ -62,7 +62,7 @@ fn main() -> Result<()> {
             input,
             pair_option: "--pair-field",
             output: Target::File(folder.path().join("vectors.jsonl")),
-            format: output::OutputFormat::Jsonl,
+            format: OutputFormat::Jsonl,
             chunks: false,
             batch_tokens: None,
             skip_unreadable: false,

@@ -110,8 +110,6 @@ pub mod engine;
 #[doc(hidden)]
 pub mod error;
 #[doc(hidden)]
-pub mod field;
-#[doc(hidden)]
 pub mod figure;
 #[doc(hidden)]
 pub mod formats;
@@ -131,7 +129,7 @@ pub mod nn;
 #[allow(unsafe_code)]
 pub mod ops;
 #[doc(hidden)]
-pub mod output;
+pub mod rows;
 #[doc(hidden)]
 pub mod run;
 #[cfg(feature = "serve")]
@@ -155,7 +153,7 @@ pub use api::{
 pub use model::modules::Role;
 pub use neighbours::{Metric, SparseVector};
 pub use nn::{ComputeDtype, DeviceRequest as Device, Pool, Pooling};
-pub use output::LabelScore as Label;
+pub use rows::LabelScore as Label;
 pub use task::OnLong;
 pub use text::{PairTruncation, TruncationSide};
 

@@ -290,7 +290,7 @@ MUTATIONS = [
     ("kept fields are not in the digest", "src/job/cursor.rs", "add_part(value.json().to_string())", "add_part(\"\")"),
     ("unreadable records are not in the digest", "src/job/cursor.rs", "add_part(&bad.reason)", "add_part(\"\")"),
     ("the rows of a batch of an Arrow stream wait for the next one", "src/job/collector/mod.rs", "if ends_batch && self.schema.follows_batches", "if false"),
-    ("a batch without rows gives no batch", "src/output/ipc_stream.rs", "let batch = self.rows.take()?;\n        // No column", "if self.rows.rows() == 0 {\n            return Ok(());\n        }\n        let batch = self.rows.take()?;\n        // No column"),
+    ("a batch without rows gives no batch", "src/formats/arrow/write.rs", "let batch = self.rows.take()?;\n        self.write_message", "if self.rows.rows() == 0 {\n            return Ok(());\n        }\n        let batch = self.rows.take()?;\n        self.write_message"),
     # Output.
     ("logits are not pooled per token", "src/nn/classification.rs", "if self.spec.pools_logits {", "if false {"),
     ("the head has no norm", "src/nn/head_transform.rs", "Some(norm) => norm.forward(x),", "Some(_) => Ok(x),"),
@@ -320,7 +320,7 @@ MUTATIONS = [
     ("verify ignores the bound on the cosine", "src/run/verify/bounds.rs", "comparison.min_cosine.value < self.min_cosine", "comparison.min_cosine.value < -1.0"),
     ("verify ignores the bound on neighbours", "src/run/verify/bounds.rs", "*share < self.min_neighbours", "*share < 0.0"),
     ("NaN in a reference is accepted", "src/run/verify/reference.rs", "vector.iter().any(|x| !x.is_finite())", "false"),
-    ("int8 rounds down", "src/output/dtype.rs", ".round_ties_even()", ".floor()"),
+    ("int8 rounds down", "src/rows/dtype.rs", ".round_ties_even()", ".floor()"),
     # Threads.
     ("threads of a pool share CPUs", "src/sys/threads.rs", ".skip(index).step_by(threads)", ".skip(0 * index).step_by(1)"),
     ("more threads than CPUs are kept apart", "src/sys/threads.rs", "threads > 1 && threads <= cpus.len()", "threads > 1"),

@@ -4,7 +4,7 @@ use super::engine::{self, Engine, Row, inputs};
 use super::error::{Error, ErrorKind};
 use super::model::Model;
 use crate::nn::HeadKind;
-use crate::output::{Content, LabelScore};
+use crate::rows::{Content, LabelScore};
 use crate::sys::console::Console;
 use crate::task::{self, Loaded, ModelOptions, ModelTask, OnLong, ScoreOptions, load_head};
 

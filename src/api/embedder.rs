@@ -6,7 +6,7 @@ use super::model::Model;
 use crate::model::modules::Role;
 use crate::neighbours::SparseVector;
 use crate::nn::Pooling;
-use crate::output::{Content, ContentType};
+use crate::rows::{Content, ContentType};
 use crate::task::{ModelTask, PromptChoice, TextEncoder, VectorOptions, load_embedding_or_sparse};
 
 /// A model that turns texts into vectors: one per text ([`embed`](Embedder::embed)), one per token

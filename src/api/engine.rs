@@ -13,7 +13,7 @@ use crate::model::{NoSuchModel, NotDownloaded, is_revision};
 use crate::named::Named;
 use crate::neighbours::SparseVector;
 use crate::nn::{Backend, Isa};
-use crate::output::{Content, VectorValues};
+use crate::rows::{Content, VectorValues};
 use crate::sys::console::Console;
 use crate::sys::threads::compute_pool;
 use crate::task::{self, Loaded, ModelOptions, ModelTask, OnLong, TextEncoder, VectorOptions};

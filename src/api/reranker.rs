@@ -6,7 +6,7 @@ use super::model::Model;
 use crate::engine::TaskInput;
 use crate::model::modules::Role;
 use crate::neighbours::descending;
-use crate::output::Content;
+use crate::rows::Content;
 use crate::task::{
     self, ModelTask, OnLong, PromptChoice, QueryOptions, ScoreOptions, TextEncoder, VectorOptions,
     load_reranker,

@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use super::engine::pool;
 use super::error::{Error, ErrorKind};
 use crate::error::UsageError;
-use crate::field::FieldValue;
 use crate::named::Named;
 use crate::neighbours::{self, Metric, Representation, Similarity, SparseVector};
-use crate::output::column_names::ID;
+use crate::rows::FieldValue;
+use crate::rows::columns::ID;
+use crate::rows::metadata::Key;
 use crate::vectors::{self, Found, UnusableQuery, VectorField};
 
 /// A file of vectors, or several as one: what `sconce embed` writes, and arrays of other software, in npy, npz, safetensors, Parquet, Arrow,
@@ -177,7 +178,7 @@ impl VectorFile {
 
     /// The metric that the file names; `default` if it names none.
     fn own_metric(&self, default: Metric) -> Result<Metric, Error> {
-        match self.file.metadata().contains_key("similarity") {
+        match self.file.metadata().has(Key::Similarity) {
             true => self.file.metric().map_err(|error| of_file(&error)),
             false => Ok(default),
         }

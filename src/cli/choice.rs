@@ -49,12 +49,13 @@ mod tests {
     use clap::builder::TypedValueParser;
 
     use super::{OrAuto, named, named_or_auto};
+    use crate::formats;
     use crate::input;
     use crate::model::modules::Role;
     use crate::named::Named;
     use crate::neighbours::{Metric, Similarity};
     use crate::nn::{ComputeDtype, OutputKind, Pool};
-    use crate::output::{self, OutputDtype};
+    use crate::rows::{OutputDtype, OutputFormat};
     use crate::run::attend::AttentionFormat;
     use crate::run::search::WeightKind;
     use crate::task::{Aggregation, Mixing, OnLong};
@@ -84,7 +85,7 @@ mod tests {
     #[test]
     fn every_name_is_parsed_as_its_value() {
         check::<input::Format>();
-        check::<output::OutputFormat>();
+        check::<OutputFormat>();
         check::<OutputDtype>();
         check::<ComputeDtype>();
         check::<Pool>();
@@ -94,7 +95,7 @@ mod tests {
         check::<OnLong>();
         check::<TruncationSide>();
         check::<PairTruncation>();
-        check::<output::TableFormat>();
+        check::<formats::TableFormat>();
         check::<WeightKind>();
         check::<Metric>();
         check::<AttentionFormat>();

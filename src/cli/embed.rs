@@ -15,7 +15,7 @@ use super::scores::needs_truncation;
 use crate::error::UsageError;
 use crate::named::Named;
 use crate::nn::{OutputKind, Pooling};
-use crate::output::OutputDtype;
+use crate::rows::OutputDtype;
 use crate::run::embed::EmbedOptions;
 use crate::run::records::{Append, RecordOptions};
 use crate::task::{ModelOptions, OnLong, VectorOptions};

@@ -9,9 +9,9 @@ use super::args::{VerbosityArgs, finite, threads};
 use super::choice::{OrAuto, named, named_or_auto};
 use super::resolve::{console, table_format, target};
 use crate::error::UsageError;
+use crate::formats::TableFormat;
 use crate::neighbours::Metric;
 use crate::nn::Isa;
-use crate::output::TableFormat;
 use crate::run::pairs::{Found, PairsOptions};
 
 /// The examples at the end of the command's help.

@@ -10,10 +10,11 @@ use super::args::VerbosityArgs;
 use super::choice::{OrAuto, named, named_or_auto};
 use super::resolve::{console, format_of, inputs, target};
 use crate::error::UsageError;
-use crate::input::{self, FieldSyntax, Fields, Filter, KeptName, TextFields};
+use crate::formats::csv::FieldSyntax;
+use crate::input::{self, Fields, Filter, KeptName, TextFields};
 use crate::job::{Selection, Shard, StartMode};
 use crate::named::names;
-use crate::output;
+use crate::rows::OutputFormat;
 use crate::run::records::{Input, RecordOptions};
 use crate::task::{AMX_TOKENS, CAUSAL_TOKENS, CPU_F32_TOKENS, CPU_TOKENS, MAX_GPU_TOKENS, ModelOptions};
 
@@ -78,8 +79,8 @@ pub(super) struct RecordArgs {
     pub output: Option<PathBuf>,
 
     /// Output format. auto: by file extension, jsonl on standard output
-    #[arg(long, value_name = "FORMAT", default_value = "auto", value_parser = named_or_auto::<output::OutputFormat>())]
-    pub output_format: OrAuto<output::OutputFormat>,
+    #[arg(long, value_name = "FORMAT", default_value = "auto", value_parser = named_or_auto::<OutputFormat>())]
+    pub output_format: OrAuto<OutputFormat>,
 
     /// Resume an interrupted run into the same output. Starts from the beginning if there is none, and does nothing if the
     /// output is up to date
@@ -289,11 +290,8 @@ fn set_syntax(sources: &mut [input::Source], args: &RecordArgs) -> Result<()> {
 ///
 /// # Errors
 /// [`UsageError`] if the extension is not known.
-fn output_format(
-    format: OrAuto<output::OutputFormat>,
-    output: Option<&Path>,
-) -> Result<output::OutputFormat> {
-    use output::OutputFormat::{Arrow, Csv, Jsonl, Npy, Npz, Parquet, Safetensors};
+fn output_format(format: OrAuto<OutputFormat>, output: Option<&Path>) -> Result<OutputFormat> {
+    use OutputFormat::{Arrow, Csv, Jsonl, Npy, Npz, Parquet, Safetensors};
     format_of(format, output, Jsonl, |extension| {
         Some(match extension {
             "jsonl" | "ndjson" | "" => Jsonl,

@@ -6,8 +6,8 @@ use clap::Args;
 use super::args::{ModelArgs, VectorArgs};
 use super::choice::{choices_of, named, one_of};
 use super::resolve::{console, embedding_model, vectors};
+use crate::formats::TableFormat;
 use crate::neighbours::Similarity;
-use crate::output::TableFormat;
 use crate::run::similarity::{SimilarityOptions, Style};
 
 /// The examples at the end of the command's help.

@@ -5,7 +5,7 @@ use std::fmt;
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
-use crate::output::{Content, ContentType, OutputDtype, Span};
+use crate::rows::{Content, ContentType, OutputDtype, Span};
 use crate::text::{OnLong, Role, TokenizedText, TruncationSide};
 
 /// Turns texts into rows, in three steps. Implementations are shared by all threads of an engine.

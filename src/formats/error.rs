@@ -1,9 +1,10 @@
 //! Why a file cannot be read.
 
+use std::fmt::Display;
 use std::io;
 
 use anyhow::{Error, anyhow};
-use bytesize::{ByteSize, Display};
+use bytesize::{self, ByteSize};
 use thiserror::Error;
 
 use crate::error::one_line;
@@ -55,8 +56,26 @@ impl ReadError {
     }
 }
 
+/// What to do about a malformed file of any software, as a clause.
+pub const REMEDY: &str = "copy it again, or write it again with the program that made it";
+
+/// The error for a file that is malformed; `reason` is a clause.
+pub fn malformed(name: &str, format: &str, reason: impl Display) -> Error {
+    anyhow!("cannot read {name} as {format} ({}); {REMEDY}", one_line(&reason))
+}
+
+/// The error for a file that cannot be read at an offset that it had before.
+pub fn unread(name: &str, error: &io::Error) -> Error {
+    anyhow!("cannot read {name} ({}); check the file, or copy it again", one_line(error))
+}
+
+/// The error for a file that is shorter than its header declares.
+pub fn truncated(name: &str, expected: u64, found: u64) -> Error {
+    anyhow!("{name} is truncated: its header declares {expected} bytes, but it has {found}; {REMEDY}")
+}
+
 /// A size as messages show it.
-fn si(bytes: u64) -> Display {
+fn si(bytes: u64) -> bytesize::Display {
     ByteSize(bytes).display().si()
 }
 

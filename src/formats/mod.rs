@@ -1,17 +1,56 @@
-//! What kind of file the first bytes tell; and Parquet and Arrow files, read so that a damaged one does no harm: the one way in which
-//! `input`, `output` and `vectors` open them.
+//! Files: one folder a format, each with `read` and `write`, and what all formats share. Every reader of the crate opens files here.
 //!
-//! The readers of the `parquet` and `arrow` crates trust the sizes that a file declares: they allocate them before they read, recurse
-//! once per level of a schema, and panic on some malformed pages and messages. Here, sizes and depths are checked before a crate sees
-//! them, only ranges inside a file are read, rows are decoded within a limit of memory, and panics become errors.
+//! A file may be damaged or hostile. The readers of the `parquet` and `arrow` crates trust the sizes that a file declares: they allocate them
+//! before they read, recurse once per level of a schema, and panic on some malformed pages and messages. Here, sizes and depths are checked
+//! before a crate sees them, only ranges inside a file are read, lines and rows are read within a limit of memory, and panics become errors.
+//!
+//! ```text
+//! Row ──► RowEncoder ──► Destination ──► .out.partial ──► out
+//!         one per        BufWriter,      cut and          final form,
+//!         format         digests         continued by     renamed
+//!                                        --resume
+//! ```
+//!
+//! [`Writer::finish`] gives the complete file its final name, and [`Writer::checkpoint`] makes the rows so far durable; how, and what is
+//! beside the file, is in [`store`](crate::store).
+//!
+//! To add a format: a folder; for writing, a `RowEncoder` in it, a variant of [`OutputFormat`](crate::rows::OutputFormat), and an arm in
+//! `writer.rs`.
 
+mod array;
 pub mod arrow;
-mod error;
+mod check;
+mod concatenate;
+pub mod csv;
+mod encoder;
+pub mod error;
+pub mod jsonl;
+mod lines;
+pub mod npy;
+pub mod npz;
 pub mod parquet;
+mod record_hashes;
+mod row_file;
+pub mod safetensors;
 mod sniff;
+mod stored_array;
+mod table;
+mod tables;
+mod writer;
 
-pub use error::{MAX_BATCH_BYTES, ReadError};
+pub use array::Array;
+pub use check::{already_a_column, check};
+pub use concatenate::concatenate;
+pub use error::ReadError;
+pub use jsonl::write::write_json_rows;
+pub use lines::{VisitRow, read_line, strip_line_end, take_line};
+pub use record_hashes::for_each_record_hash;
+pub use row_file::RowFile;
 pub use sniff::{ByteOrder, Compression, Kind, sniff};
+pub use stored_array::{ElementType, StoredArray};
+pub use table::{TableFormat, TableWriter};
+pub use tables::{RecordBatches, Table, open_table, rows_by_unit};
+pub use writer::Writer;
 
 /// Maximum length of the metadata of a file or of a message, in bytes. A damaged file may declare any length.
 const MAX_METADATA_BYTES: u64 = 256 << 20;

@@ -16,7 +16,7 @@ use super::record::{
     Entry, Fields, KeptField, KeptName, Location, MAX_EXACT_INTEGER, Position, Record, TextFields,
     built_in_field,
 };
-use crate::field::{FieldValue, carried_type, dictionary_key, infinity, is_uuid, to_json, uuid_text};
+use crate::rows::field::{FieldValue, carried_type, dictionary_key, infinity, is_uuid, to_json, uuid_text};
 
 /// The columns of a schema that are read.
 pub(super) struct Columns {

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use anyhow::{Result, anyhow, bail};
 use serde_json::Value;
 
-use super::delimited::{Advance, FieldSyntax, Malformation, Row};
 use super::error::{missing_column, several_columns};
 use super::limit::ReadLimit;
 use super::reader::InputReader;
 use super::record::{
     Entry, Fields, KeptField, KeptName, Location, Position, Record, TextFields, built_in_field,
 };
+use crate::formats::csv::{Advance, FieldSyntax, Malformation, Row};
 use crate::sys::console::counted;
 
 /// Bytes of a header for each column that it may have: the reader holds the position of each.

@@ -7,14 +7,13 @@ use std::vec;
 
 use anyhow::{Error, Result, bail};
 
-use super::arrow::ArrowRows;
+use super::batches::BatchRows;
 use super::csv::CsvRows;
 use super::error::cannot_open;
 use super::file;
 use super::json::{self, JsonLines};
 use super::limit::ReadLimit;
 use super::lines::Lines;
-use super::parquet::ParquetRows;
 use super::reader::InputReader;
 use super::record::{Entry, Fields, Location, Position, Record};
 use super::source::{Format, InputPath, Source};
@@ -49,8 +48,7 @@ enum FormatReader {
     Lines(Lines),
     Json(JsonLines),
     Csv(Box<CsvRows>),
-    Parquet(Box<ParquetRows>),
-    Arrow(Box<ArrowRows>),
+    Batches(Box<BatchRows>),
     File(Option<Box<Entry>>),
     Arguments(Arguments),
 }
@@ -120,7 +118,7 @@ impl Entries {
 
     /// Whether the last entry was the last row of a record batch of an Arrow stream.
     pub fn ends_stream_batch(&self) -> bool {
-        matches!(&self.open, Some(OpenInput { reader: FormatReader::Arrow(rows), .. }) if rows.ends_stream_batch())
+        matches!(&self.open, Some(OpenInput { reader: FormatReader::Batches(rows), .. }) if rows.ends_stream_batch())
     }
 
     /// The error for a field of [`Fields::keep`] that none of the records of the open input has had so far, if there is
@@ -207,11 +205,12 @@ impl OpenInput {
                 FormatReader::Csv(Box::new(CsvRows::open(input()?.checked()?, source.syntax, fields, limit)?))
             }
             (Format::Arrow, _) => {
-                FormatReader::Arrow(Box::new(ArrowRows::open(input()?.checked()?, source, fields, limit)?))
+                let input = input()?.checked()?;
+                FormatReader::Batches(Box::new(BatchRows::open_arrow(input, source, fields, limit)?))
             }
             (Format::Parquet, InputPath::File(path)) => {
                 input()?.checked()?;
-                FormatReader::Parquet(Box::new(ParquetRows::open(path, fields, limit)?))
+                FormatReader::Batches(Box::new(BatchRows::open_parquet(path, fields, limit)?))
             }
             (Format::Parquet, InputPath::Stdin) => unreachable!("Source::check_format rejects it"),
             (Format::Files, _) => FormatReader::File(Some(Box::new(file::read(source, &fields.keep, limit)))),
@@ -227,8 +226,7 @@ impl OpenInput {
             FormatReader::Lines(lines) => lines.bytes_read(),
             FormatReader::Json(lines) => lines.bytes_read(),
             FormatReader::Csv(rows) => rows.bytes_read(),
-            FormatReader::Parquet(rows) => rows.bytes_read(),
-            FormatReader::Arrow(rows) => rows.bytes_read(),
+            FormatReader::Batches(rows) => rows.bytes_read(),
             FormatReader::File(Some(_)) => 0,
             FormatReader::File(None) => self.size.unwrap_or(0),
             FormatReader::Arguments(arguments) => arguments.bytes_read,
@@ -244,8 +242,7 @@ impl FormatReader {
             FormatReader::Lines(lines) => lines.read(),
             FormatReader::Json(lines) => lines.read(),
             FormatReader::Csv(rows) => rows.read(),
-            FormatReader::Parquet(rows) => rows.read(),
-            FormatReader::Arrow(rows) => rows.read(),
+            FormatReader::Batches(rows) => rows.read(),
             FormatReader::File(entry) => Ok(entry.take().map(|entry| *entry)),
             FormatReader::Arguments(arguments) => Ok(arguments.read()),
         }

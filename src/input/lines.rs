@@ -1,13 +1,12 @@
 //! Text files with one text per line.
 
-use std::io::{self, BufRead, Read};
-
 use anyhow::Result;
 
 use super::limit::ReadLimit;
 use super::mismatch;
 use super::reader::InputReader;
 use super::record::{Entry, KeptName, Location, Position};
+use crate::formats::{strip_line_end, take_line};
 
 /// The lines of an input. A line ends in `\n` or `\r\n`; an empty line is an empty text; a byte order mark at the start
 /// of the input is not part of the first text.
@@ -70,50 +69,5 @@ impl Lines {
 
     fn location(&self, position: Position) -> Location {
         Location { source: self.input.name.clone(), position }
-    }
-}
-
-/// Appends the next line, with its end, to `line`, and returns its length in the input. Of a line longer than `limit`
-/// bytes, only `limit + 1` bytes are appended; the rest is skipped.
-fn take_line(reader: &mut dyn BufRead, line: &mut Vec<u8>, limit: u64) -> io::Result<u64> {
-    let mut read = reader.take(limit + 1).read_until(b'\n', line)? as u64;
-    if read > limit && line.last() != Some(&b'\n') {
-        read += reader.skip_until(b'\n')? as u64;
-    }
-    Ok(read)
-}
-
-/// Removes a final `\n` or `\r\n`.
-fn strip_line_end(line: &mut Vec<u8>) {
-    if line.pop_if(|byte| *byte == b'\n').is_some() {
-        line.pop_if(|byte| *byte == b'\r');
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{strip_line_end, take_line};
-
-    #[test]
-    fn a_line_over_the_limit_is_skipped() {
-        let mut reader = &b"abc\nabcdefgh\nx"[..];
-        let mut take = || {
-            let mut line = Vec::new();
-            let read = take_line(&mut reader, &mut line, 4).unwrap();
-            (line, read)
-        };
-        assert_eq!(take(), (b"abc\n".to_vec(), 4));
-        assert_eq!(take(), (b"abcde".to_vec(), 9));
-        assert_eq!(take(), (b"x".to_vec(), 1));
-        assert_eq!(take(), (Vec::new(), 0));
-    }
-
-    #[test]
-    fn line_ends_are_stripped_once() {
-        for (line, stripped) in [("a\n", "a"), ("a\r\n", "a"), ("a\r", "a\r"), ("\n\n", "\n"), ("", "")] {
-            let mut bytes = line.as_bytes().to_vec();
-            strip_line_end(&mut bytes);
-            assert_eq!(bytes, stripped.as_bytes(), "{line:?}");
-        }
     }
 }

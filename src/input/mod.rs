@@ -1,12 +1,11 @@
-//! Readers of the input: one per format, and [`Entries`], which reads all inputs one after another.
+//! Records over the readers of [`formats`](crate::formats), and [`Entries`], which reads all inputs one after another.
 //!
 //! A reader gives [`Entry`]s: a [`Record`], or the [`Location`] of a record that cannot be read and the reason. Readers
 //! hold at most as much of an input in memory as [`ReadLimit`] allows, even if the input declares other sizes.
 
-mod arrow;
+mod batches;
 mod columns;
 mod csv;
-mod delimited;
 mod entries;
 mod error;
 mod file;
@@ -15,16 +14,13 @@ mod json;
 mod limit;
 mod lines;
 mod mismatch;
-mod parquet;
 mod reader;
 mod record;
 mod source;
 mod utf16;
 
-pub use delimited::FieldSyntax;
 pub use entries::Entries;
 pub use find::{Filter, Inputs, find};
-pub use json::{json_type, lone_surrogate};
 pub use limit::ReadLimit;
 pub use record::{Entry, Fields, KeptName, Location, Position, Record, TextFields, Unreadable};
 pub use source::{Format, InputPath, Source};

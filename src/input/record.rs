@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use thiserror::Error;
 
-use crate::field::FieldValue;
+use crate::rows::FieldValue;
 
 /// 2⁵³: every integer up to this magnitude is exact as an `f64`.
 pub(super) const MAX_EXACT_INTEGER: f64 = 9_007_199_254_740_992.0;

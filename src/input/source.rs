@@ -6,9 +6,9 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 
-use super::delimited::FieldSyntax;
 use super::error::cannot_open;
 use crate::formats::Compression;
+use crate::formats::csv::FieldSyntax;
 use crate::named::names;
 
 /// The format of an input.

@@ -5,9 +5,8 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::source::RecordSource;
-use crate::field::FieldValue;
 use crate::input::Record;
-use crate::output::{ColumnType, OutputSchema};
+use crate::rows::{ColumnType, FieldValue, OutputSchema};
 
 /// Infers the types of the columns from the first records.
 pub(super) fn infer(schema: &mut OutputSchema, source: &mut RecordSource) {

@@ -7,6 +7,8 @@ use std::thread::JoinHandle;
 use anyhow::{Result, anyhow};
 
 use super::manifest::RunIdentity;
+use crate::named::Named;
+use crate::rows::metadata::Key;
 use crate::store::{Digest, Hasher, digest_cache};
 use crate::sys::threads::{spawn, thread_panicked};
 
@@ -70,7 +72,7 @@ pub fn weights_digest(identity: &RunIdentity) -> Option<String> {
 
 /// [`weights_digest`] as an entry of the metadata of an output.
 pub(super) fn weights_metadata(identity: &RunIdentity) -> Option<(String, String)> {
-    weights_digest(identity).map(|digest| ("weights_sha256".into(), digest))
+    weights_digest(identity).map(|digest| (Key::WeightsSha256.name().into(), digest))
 }
 
 /// SHA-256 over texts and their lengths.

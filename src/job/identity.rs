@@ -9,7 +9,7 @@ use crate::store::Hasher;
 /// The key of the release and the build. Builds of one release can compute different bits.
 const BUILD: &str = "the release of Sconce";
 /// The key of the device: devices and instruction sets round differently.
-const DEVICE: &str = "the device";
+pub const DEVICE: &str = "the device";
 
 /// The identity of a run, in its parts.
 pub struct Identity {
@@ -26,11 +26,6 @@ impl Identity {
     fn build() -> (String, String) {
         let build = concat!(env!("CARGO_PKG_VERSION"), " (build ", env!("SCONCE_BUILD"), ")");
         (BUILD.into(), build.into())
-    }
-
-    /// The device of the encoder, as an entry of the choices.
-    pub fn device(name: String) -> (String, String) {
-        (DEVICE.into(), name)
     }
 
     /// All that a run must share with an interrupted one to resume it.

@@ -6,8 +6,9 @@ use std::path::Path;
 use anyhow::{Result, bail};
 
 use super::cursor::add_record;
+use crate::formats::for_each_record_hash;
 use crate::input::Record;
-use crate::output::{OutputFormat, for_each_record_hash};
+use crate::rows::OutputFormat;
 use crate::store::{Digest, Hasher};
 
 /// The low bits of a hash, which stand for the record; the others stand for the options.

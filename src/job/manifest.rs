@@ -10,14 +10,12 @@ use serde::{Deserialize, Serialize};
 
 use super::cursor::Cursor;
 use super::stats::Stats;
-use crate::output::{ColumnType, KeptColumn, OutputMetadata};
+use crate::rows::metadata::Key;
+use crate::rows::{ColumnType, FileMetadata, KeptColumn};
 use crate::store::{self, Digest, DurableRows, SidecarPaths, Target};
 
 /// What two runs must have in common for one to resume the other: options, inputs and files, each with its value or digest.
 pub type RunIdentity = BTreeMap<String, String>;
-
-/// The metadata that only a shard has: its number, and the indices of its first record and of the one after its last.
-pub const SHARD_KEYS: [&str; 2] = ["shard", "shard_records"];
 
 /// The state of an interrupted run, saved beside its output.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -71,8 +69,8 @@ pub(super) struct CompletedRun {
     /// The output file at the end of the run.
     output: FileStamp,
     /// The shard of the run and its records, as in the metadata of formats that have any; absent without `--shard`.
-    #[serde(default, skip_serializing_if = "OutputMetadata::is_empty")]
-    shard: OutputMetadata,
+    #[serde(default, skip_serializing_if = "FileMetadata::is_empty")]
+    shard: FileMetadata,
 }
 
 /// Length and modification time of a file.
@@ -92,9 +90,8 @@ impl FileStamp {
 
 impl CompletedRun {
     /// Saves the manifest of a complete run beside its output, which has this metadata.
-    pub(super) fn save(run: Manifest, metadata: &OutputMetadata, sidecars: &SidecarPaths) -> Result<()> {
-        let shard = metadata.iter().filter(|(key, _)| SHARD_KEYS.contains(&key.as_str()));
-        let shard = shard.map(|(key, value)| (key.clone(), value.clone())).collect();
+    pub(super) fn save(run: Manifest, metadata: &FileMetadata, sidecars: &SidecarPaths) -> Result<()> {
+        let shard = metadata.only(&Key::OF_SHARD);
         match FileStamp::of(&sidecars.output) {
             Some(output) => {
                 store::manifest::save(&sidecars.done, &sidecars.output, &CompletedRun { run, output, shard })
@@ -122,7 +119,7 @@ impl CompletedRun {
 
 /// The shard (`--shard`) of the run that wrote a file and its records, under the keys that they have in the metadata of an output; empty
 /// if the run had all records, `None` if the record of the run is not beside the file.
-pub fn shard_of_run(output: &Path) -> Result<Option<OutputMetadata>> {
+pub fn shard_of_run(output: &Path) -> Result<Option<FileMetadata>> {
     let sidecars = SidecarPaths::of(&Target::File(output.to_owned()))?;
     let Some(sidecars) = sidecars else { return Ok(None) };
     let found = store::manifest::load_beside_input::<CompletedRun>(&sidecars.done).ok().flatten();
@@ -131,7 +128,9 @@ pub fn shard_of_run(output: &Path) -> Result<Option<OutputMetadata>> {
         return Ok(None);
     };
     // Runs of earlier releases have saved the shard without its records.
-    shard.extend(run.identity.remove("--shard").map(|number| (SHARD_KEYS[0].to_owned(), number)));
+    if let Some(number) = run.identity.remove("--shard") {
+        shard.insert(Key::Shard, number);
+    }
     Ok(Some(shard))
 }
 

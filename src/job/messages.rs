@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use super::cursor::Cursor;
 use crate::engine::Item;
-use crate::field::FieldValue;
 use crate::input::{Entry, Location};
+use crate::rows::FieldValue;
 
 /// A record as it was read.
 pub(super) struct RawRecord {

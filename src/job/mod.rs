@@ -39,10 +39,10 @@ mod tokenizer;
 
 pub use collector::{Policy, QueryColumns, RunOutput};
 pub use digests::{FileDigests, sha256_of_texts, weights_digest};
-pub use identity::Identity;
+pub use identity::{DEVICE, Identity};
 pub use journal::{EarlierRun, Journal, StartMode, refuse_interrupted};
 pub use known_records::FileRecords;
-pub use manifest::{Manifest, RunIdentity, SHARD_KEYS, shard_of_run};
+pub use manifest::{Manifest, RunIdentity, shard_of_run};
 pub use queries::Queries;
 pub use shard::Shard;
 pub use signals::{EXIT_INTERRUPTED, Interrupted};

@@ -9,8 +9,8 @@ use super::cursor::Cursor;
 use super::known_records::KnownRecords;
 use super::shard::Shard;
 use crate::error::UsageError;
-use crate::field::{FieldValue, json_bytes};
 use crate::input::{Entries, Entry, ReadLimit, Record};
+use crate::rows::field::{FieldValue, json_bytes};
 
 /// Which records are processed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

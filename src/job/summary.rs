@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::stats::Stats;
 use crate::engine::{Engine, MemoryBudget, Task};
-use crate::output::OutputMetadata;
+use crate::rows::FileMetadata;
 use crate::store::{parent_dir, write_file};
 use crate::sys::memory::peak_memory;
 
@@ -103,7 +103,7 @@ pub(super) fn write_summary(
     stats: &Stats,
     timings: &Timings,
     engine: &EngineStats,
-    metadata: &OutputMetadata,
+    metadata: &FileMetadata,
 ) -> Result<()> {
     let mut summary = summary(stats, timings, engine)?;
     // Under the same names as in the metadata of the output.

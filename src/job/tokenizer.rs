@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::messages::{Outcome, PreparedRecord, RawRecord, RecordMeta};
 use super::queries::Queries;
 use crate::engine::{Item, RowOptions, Task, TaskInput, TokenizeError};
-use crate::field::FieldValue;
 use crate::input::{Entry, Record};
+use crate::rows::FieldValue;
 use crate::text::TokenizedText;
 
 /// Texts of at least this many bytes are tokenized one at a time.

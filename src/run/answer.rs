@@ -2,11 +2,11 @@
 
 use anyhow::Result;
 
-use super::records::{Setup, TaskOptions, run};
+use super::records::{ResolvedOptions, Setup, TaskOptions, run};
 use super::yes_or_no;
-use crate::job::{ExitStatus, Queries, RunIdentity};
+use crate::job::{ExitStatus, Queries};
 use crate::nn::HeadKind;
-use crate::output::OutputMetadata;
+use crate::rows::metadata::Key;
 use crate::task::{AnswerOptions, Answerer, load_head};
 
 /// Runs `sconce answer`. The second text of a pair is the question of its record.
@@ -20,19 +20,18 @@ pub fn answer(options: &TaskOptions<AnswerOptions>) -> Result<ExitStatus> {
         |console| load_head(HeadKind::QuestionAnswering, &records.model, console),
         |loaded, _| {
             let task = Answerer::new(loaded, answer.clone())?;
-            let identity = RunIdentity::from([
-                ("--question".into(), format!("{:?}", answer.question)),
-                ("--top-k".into(), answer.top_k.to_string()),
-                ("--raw".into(), yes_or_no(answer.raw)),
-                ("--max-answer-length".into(), answer.max_answer_length.to_string()),
-                ("--stride".into(), task.stride().to_string()),
-            ]);
-            let question = answer.question.as_ref().map(|question| ("question".into(), question.clone()));
-            let scores = if answer.raw { "logits" } else { "softmax" };
-            let scores = ("scores".into(), scores.into());
-            let metadata = OutputMetadata::from_iter(question.into_iter().chain([scores]));
+            let mut resolved = ResolvedOptions::default();
+            resolved.untold("--question", format_args!("{:?}", answer.question));
+            if let Some(question) = &answer.question {
+                resolved.derived(Key::Question, question);
+            }
+            resolved.untold("--top-k", answer.top_k);
+            resolved.untold("--raw", yes_or_no(answer.raw));
+            resolved.untold("--max-answer-length", answer.max_answer_length);
+            resolved.untold("--stride", task.stride());
+            resolved.derived(Key::Scores, if answer.raw { "logits" } else { "softmax" });
             let queries = Queries { of_records: true, ..Queries::default() };
-            Ok(Setup { queries, ..Setup::in_order(task, identity, metadata) })
+            Ok(Setup { queries, ..Setup::in_order(task, resolved) })
         },
     )
 }

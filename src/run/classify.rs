@@ -6,7 +6,7 @@ use super::records::{Setup, TaskOptions, of_scores, run};
 use crate::job::ExitStatus;
 use crate::model::classification::ScoreFunction;
 use crate::nn::HeadKind;
-use crate::output::OutputMetadata;
+use crate::rows::metadata::Key;
 use crate::task::{Classifier, Loaded, ModelTask, ScoreOptions, load_head};
 
 /// Which of the labels or tokens that a head scores are written.
@@ -39,10 +39,10 @@ pub(super) fn run_best<T: ModelTask>(
         |console| load_head(head, &records.model, console),
         |loaded, _| {
             let task = new(loaded, *scores, *top_k)?;
-            let mut identity = of_scores(&task, scores.raw);
-            identity.insert("--top-k".into(), top_k.to_string());
-            let metadata = OutputMetadata::from([("scores".into(), function(&task).to_string())]);
-            Ok(Setup::in_order(task, identity, metadata))
+            let mut resolved = of_scores(&task, scores.raw);
+            resolved.untold("--top-k", top_k);
+            resolved.derived(Key::Scores, function(&task));
+            Ok(Setup::in_order(task, resolved))
         },
     )
 }

@@ -3,12 +3,10 @@
 use anyhow::Result;
 
 use super::append::Appended;
-use super::records::{Setup, TaskOptions, run, true_or_false};
-use super::yes_or_no;
-use crate::job::{ExitStatus, RunIdentity};
+use super::records::{ResolvedOptions, Setup, TaskOptions, run};
+use crate::job::ExitStatus;
 use crate::named::Named;
-use crate::nn::OutputKind;
-use crate::output::OutputMetadata;
+use crate::rows::metadata::Key;
 use crate::sys::console::Console;
 use crate::task::{
     Embedder, LateInteraction, OutputsEncoder, SparseEncoder, TextEncoder, VectorOptions,
@@ -43,100 +41,60 @@ fn embed_records(options: &EmbedOptions) -> Result<ExitStatus> {
     if !outputs.is_empty() {
         return run(records, load, |loaded, console| {
             let task = OutputsEncoder::new(loaded, outputs, vectors, console)?;
-            let (identity, metadata) = of_outputs(&task, outputs);
-            Ok(Setup::in_order(task, identity, metadata))
+            let mut resolved = of_dense(task.embedder());
+            let names = outputs.iter().map(|output| output.name()).collect::<Vec<_>>();
+            resolved.name("--outputs", Key::Outputs, names.join(","));
+            Ok(Setup::in_order(task, resolved))
         });
     }
     run(records, load, |loaded, console| {
         let task = TextEncoder::new(loaded, vectors, console)?;
-        let (identity, metadata) = match &task {
-            TextEncoder::Dense(task) => (identity(task), metadata(task)),
-            TextEncoder::Sparse(task) => of_sparse(task),
-        };
-        Ok(Setup::in_order(task, identity, metadata))
+        let resolved = resolved(&task);
+        Ok(Setup::in_order(task, resolved))
     })
 }
 
-/// The resolved options that affect several outputs, as identity and as metadata.
-fn of_outputs(encoder: &OutputsEncoder, outputs: &[OutputKind]) -> (RunIdentity, OutputMetadata) {
-    let names = outputs.iter().map(|output| output.name()).collect::<Vec<_>>().join(",");
-    let (mut identity, mut metadata) = (identity(encoder.embedder()), metadata(encoder.embedder()));
-    identity.insert("--outputs".into(), names.clone());
-    metadata.insert("outputs".into(), names);
-    (identity, metadata)
-}
-
-/// The resolved options that affect sparse weights, as identity and as metadata.
-fn of_sparse(encoder: &SparseEncoder) -> (RunIdentity, OutputMetadata) {
-    let pooling = encoder.describe();
-    let mut identity = RunIdentity::from([
-        ("--pooling".into(), pooling.clone()),
-        ("--prompt".into(), format!("{:?}", encoder.prompt())),
-    ]);
-    identity.extend(encoder.role().map(|role| ("--role".into(), role.name().into())));
-    let metadata = OutputMetadata::from([
-        ("pooling".into(), pooling),
-        ("dimensions".into(), encoder.dimensions.to_string()),
-        ("prompt".into(), encoder.prompt().to_owned()),
-        ("similarity".into(), encoder.similarity.name().into()),
-    ]);
-    let role = encoder.role().map(|role| ("role".into(), role.name().into()));
-    (identity, metadata.into_iter().chain(role).collect())
-}
-
-/// The resolved options that affect vectors, for the metadata of the output.
-pub(super) fn metadata_of(encoder: &TextEncoder) -> OutputMetadata {
+/// The resolved options that affect what an encoder makes of texts.
+pub(super) fn resolved(encoder: &TextEncoder) -> ResolvedOptions {
     match encoder {
-        TextEncoder::Dense(encoder) => metadata(encoder),
-        TextEncoder::Sparse(encoder) => of_sparse(encoder).1,
+        TextEncoder::Dense(encoder) => of_dense(encoder),
+        TextEncoder::Sparse(encoder) => of_sparse(encoder),
     }
+}
+
+/// The resolved options that affect sparse weights.
+fn of_sparse(encoder: &SparseEncoder) -> ResolvedOptions {
+    let mut resolved = ResolvedOptions::default();
+    resolved.name("--pooling", Key::Pooling, encoder.describe());
+    resolved.text("--prompt", Key::Prompt, encoder.prompt());
+    resolved.derived(Key::Dimensions, encoder.dimensions);
+    resolved.derived(Key::Similarity, encoder.similarity.name());
+    if let Some(role) = encoder.role() {
+        resolved.name("--role", Key::Role, role.name());
+    }
+    resolved
 }
 
 /// The resolved options that affect vectors.
-fn identity(embedder: &Embedder) -> RunIdentity {
-    let mut identity = RunIdentity::from([
-        ("--pooling".into(), embedder.pooling.to_string()),
-        ("--normalize".into(), yes_or_no(embedder.is_normalized())),
-        ("--dimensions".into(), embedder.dimensions.to_string()),
-        ("--prompt".into(), format!("{:?}", embedder.prompt())),
-        ("--output-dtype".into(), embedder.dtype.name().into()),
-    ]);
-    identity.extend(roles(embedder).map(|(key, value)| (format!("--{}", key.replace('_', "-")), value)));
-    if let Some(Chunking { tokens, overlap, late }) = embedder.chunking {
-        identity.extend([
-            ("--chunk".into(), tokens.to_string()),
-            ("--chunk-overlap".into(), overlap.to_string()),
-            ("--chunk-late".into(), yes_or_no(late)),
-        ]);
+fn of_dense(embedder: &Embedder) -> ResolvedOptions {
+    let mut resolved = ResolvedOptions::default();
+    resolved.name("--pooling", Key::Pooling, &embedder.pooling);
+    resolved.flag("--normalize", Key::Normalized, embedder.is_normalized());
+    resolved.name("--dimensions", Key::Dimensions, embedder.dimensions);
+    resolved.text("--prompt", Key::Prompt, embedder.prompt());
+    resolved.name("--output-dtype", Key::OutputDtype, embedder.dtype.name());
+    resolved.derived(Key::Similarity, embedder.similarity.name());
+    if let Some(role) = embedder.role() {
+        resolved.name("--role", Key::Role, role.name());
     }
-    identity
-}
-
-/// The role of the texts, if anything depends on it, and the factor of token pooling, if there is any.
-fn roles(embedder: &Embedder) -> impl Iterator<Item = (String, String)> {
-    let role = embedder.role().map(|role| ("role".into(), role.name().into()));
-    let late_interaction = embedder.late_interaction.as_ref();
-    let factor = late_interaction.map(LateInteraction::pooling_factor).filter(|factor| *factor > 1.0);
-    role.into_iter().chain(factor.map(|factor| ("token_pooling".into(), factor.to_string())))
-}
-
-/// The resolved options that affect vectors, for the metadata of the output.
-fn metadata(embedder: &Embedder) -> OutputMetadata {
-    let mut metadata = OutputMetadata::from([
-        ("pooling".into(), embedder.pooling.to_string()),
-        ("normalized".into(), true_or_false(embedder.is_normalized())),
-        ("dimensions".into(), embedder.dimensions.to_string()),
-        ("prompt".into(), embedder.prompt().to_owned()),
-        ("output_dtype".into(), embedder.dtype.name().into()),
-        ("similarity".into(), embedder.similarity.name().into()),
-    ]);
-    metadata.extend(roles(embedder));
-    if let Some(Chunking { tokens, overlap, late }) = embedder.chunking {
-        metadata.extend([
-            ("chunk_tokens".into(), tokens.to_string()),
-            ("chunk_overlap".into(), overlap.to_string()),
-            ("chunk_late".into(), true_or_false(late)),
-        ]);
+    let factor = embedder.late_interaction.as_ref().map(LateInteraction::pooling_factor);
+    if let Some(factor) = factor.filter(|factor| *factor > 1.0) {
+        resolved.name("--token-pooling", Key::TokenPooling, factor);
     }
-    metadata
+    if let Some(Chunking { tokens, overlap, late }) = embedder.chunking {
+        resolved.name("--chunk", Key::ChunkTokens, tokens);
+        resolved.name("--chunk-overlap", Key::ChunkOverlap, overlap);
+        resolved.flag("--chunk-late", Key::ChunkLate, late);
+    }
+    resolved
 }

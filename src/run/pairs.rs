@@ -7,11 +7,11 @@ use anyhow::{Result, anyhow};
 use serde_json::Value;
 
 use crate::error::UsageError;
-use crate::field::FieldValue;
+use crate::formats::{TableFormat, TableWriter};
 use crate::job::refuse_interrupted;
 use crate::neighbours::{Components, Except, Membership, Metric, Nearest, Pair, Scorer, Sink, TopPairs};
-use crate::output::column_names::SCORE;
-use crate::output::{ColumnType, KeptColumn, TableFormat, TableWriter};
+use crate::rows::columns::{CLUSTER, INDEX, KEEP, PAIR, SCORE};
+use crate::rows::{ColumnType, FieldValue, KeptColumn};
 use crate::run::search::warn_of_missing;
 use crate::store::{OutputLock, ReadFiles, Target};
 use crate::sys::console::{Console, counted};
@@ -202,13 +202,12 @@ fn write_pairs(
     kept: &[usize],
     pairs: &[Pair],
 ) -> Result<()> {
-    let column = |name: &str, column_type| KeptColumn { name: name.into(), column_type };
     let score = ColumnType::infer_from_fields([FieldValue::from(0.0f32)].iter());
-    let mut columns =
-        vec![column("a", ColumnType::Integer), column("b", ColumnType::Integer), column(SCORE, score)];
+    let [a, b] = PAIR.map(|name| KeptColumn::new(name, ColumnType::Integer));
+    let mut columns = vec![a, b, KeptColumn::new(SCORE, score)];
     for kept in kept.iter().map(|kept| &file.columns()[*kept]) {
-        let of = |row: &str| column(&format!("{}_{row}", kept.name), kept.column_type.clone());
-        columns.extend(["a", "b"].map(of));
+        let of = |row: &str| KeptColumn::new(format!("{}_{row}", kept.name), kept.column_type.clone());
+        columns.extend(PAIR.map(of));
     }
     let mut rows = Rows { file, kept, writer: TableWriter::open(lock, options.format, columns)? };
     for group in pairs.chunks(GROUP_ROWS) {
@@ -230,11 +229,10 @@ fn write_clusters(
     components: &Components,
 ) -> Result<()> {
     let memberships = components.memberships();
-    let column = |name: &str, column_type| KeptColumn { name: name.into(), column_type };
     let mut columns = vec![
-        column("index", ColumnType::Integer),
-        column("cluster", ColumnType::Integer),
-        column("keep", ColumnType::Boolean),
+        KeptColumn::new(INDEX, ColumnType::Integer),
+        KeptColumn::new(CLUSTER, ColumnType::Integer),
+        KeptColumn::new(KEEP, ColumnType::Boolean),
     ];
     columns.extend(kept.iter().map(|kept| file.columns()[*kept].clone()));
     let mut rows = Rows { file, kept, writer: TableWriter::open(lock, options.format, columns)? };

@@ -3,13 +3,14 @@
 use anyhow::{Result, bail};
 
 use super::query_texts::{QueryTexts, of_text, report};
-use super::records::{RecordOptions, Setup, of_scores, run};
+use super::records::{RecordOptions, ResolvedOptions, Setup, of_scores, run};
 use crate::error::UsageError;
-use crate::field::FieldValue;
+use crate::formats;
 use crate::input::{Fields, InputPath, Source};
-use crate::job::{ExitStatus, Queries, QueryColumns, RunIdentity, sha256_of_texts};
-use crate::output::column_names::{QUERY, QUERY_ID};
-use crate::output::{self, ColumnType, KeptColumn, OutputMetadata};
+use crate::job::{ExitStatus, Queries, QueryColumns, sha256_of_texts};
+use crate::rows::columns::{QUERY, QUERY_ID};
+use crate::rows::metadata::Key;
+use crate::rows::{ColumnType, FieldValue, KeptColumn};
 use crate::store::Target;
 use crate::sys::regular_file::is_same_file;
 use crate::task::{PromptChoice, QueryOptions, Reranker, ScoreOptions, load_reranker};
@@ -55,13 +56,10 @@ pub fn rerank(options: &RerankOptions) -> Result<ExitStatus> {
             let of_texts = QueryOptions { texts: queries.texts.clone(), prompt: options.prompt.clone() };
             let task = Reranker::new(loaded, *scores, &of_texts, top_k.is_some(), console)
                 .map_err(|error| of_text(error, |i, reason| format!("{} {reason}", queries.names[i])))?;
-            let mut identity = of_scores(&task, scores.raw);
-            identity.extend(identity_of(options, &queries));
-            identity.insert("--prompt".into(), format!("{:?}", task.prompt()));
-            let mut metadata = OutputMetadata::from([("scores".into(), task.score_name())]);
-            if let RerankQueries::One(query) = &options.queries {
-                metadata.insert("query".into(), query.clone());
-            }
+            let mut resolved = of_scores(&task, scores.raw);
+            resolved.extend(of_queries(options, &queries));
+            resolved.untold("--prompt", format_args!("{:?}", task.prompt()));
+            resolved.derived(Key::Scores, task.score_name());
             let query_columns = match &options.queries {
                 RerankQueries::Files(..) => columns(&queries, records),
                 RerankQueries::OfRecords | RerankQueries::One(_) => QueryColumns::default(),
@@ -74,7 +72,7 @@ pub fn rerank(options: &RerankOptions) -> Result<ExitStatus> {
                 }
                 None => Queries { texts: queries.texts, of_records: true },
             };
-            Ok(Setup { task, identity, metadata, top_k: *top_k, queries, query_columns })
+            Ok(Setup { task, resolved, top_k: *top_k, queries, query_columns })
         },
     )
 }
@@ -106,7 +104,7 @@ fn read_queries(options: &RerankOptions) -> Result<QueryTexts> {
     }
     let mut kept = options.records.input.keep().iter().map(|kept| kept.output.as_str());
     if let Some(name) = kept.find(|name| QUERY_COLUMNS.contains(name)) {
-        bail!(UsageError(output::already_a_column(name)));
+        bail!(UsageError(formats::already_a_column(name)));
     }
     let queries = QueryTexts::read(sources, fields, "--query-field")?;
     if queries.texts.is_empty() {
@@ -116,22 +114,24 @@ fn read_queries(options: &RerankOptions) -> Result<QueryTexts> {
     Ok(queries)
 }
 
-/// What must be the same for a run to resume another.
-fn identity_of(options: &RerankOptions, queries: &QueryTexts) -> RunIdentity {
-    let ids = queries.ids.iter().flatten().map(ToString::to_string);
-    let texts: Vec<String> = queries.texts.iter().cloned().chain(ids).collect();
-    let of_texts = || format!("SHA-256 {}", sha256_of_texts(&texts));
-    let (option, value) = match &options.queries {
-        RerankQueries::OfRecords => ("--query", "not given".into()),
-        RerankQueries::One(query) => ("--query", format!("{query:?}")),
-        RerankQueries::Files(..) => ("--queries", of_texts()),
-    };
-    let top_k = match options.top_k {
-        None => "not given".into(),
-        Some(usize::MAX) => "0".into(),
-        Some(top_k) => top_k.to_string(),
-    };
-    RunIdentity::from([(option.into(), value), ("--top-k".into(), top_k)])
+/// The queries, and how many rows of each are written.
+fn of_queries(options: &RerankOptions, queries: &QueryTexts) -> ResolvedOptions {
+    let mut resolved = ResolvedOptions::default();
+    match &options.queries {
+        RerankQueries::OfRecords => resolved.untold("--query", "not given"),
+        RerankQueries::One(query) => resolved.text("--query", Key::Query, query),
+        RerankQueries::Files(..) => {
+            let ids = queries.ids.iter().flatten().map(ToString::to_string);
+            let texts: Vec<String> = queries.texts.iter().cloned().chain(ids).collect();
+            resolved.untold("--queries", format_args!("SHA-256 {}", sha256_of_texts(&texts)));
+        }
+    }
+    match options.top_k {
+        None => resolved.untold("--top-k", "not given"),
+        Some(usize::MAX) => resolved.untold("--top-k", 0),
+        Some(top_k) => resolved.untold("--top-k", top_k),
+    }
+    resolved
 }
 
 /// The index and, if queries have ids, the id of the query of each row.

@@ -10,11 +10,11 @@ use serde_json::json;
 use super::query_texts::report;
 use crate::engine::TaskInput;
 use crate::error::UsageError;
-use crate::field::FieldValue;
+use crate::formats::{TableFormat, TableWriter};
 use crate::named::Named;
 use crate::neighbours::{Compared, Encoded, Similarity};
-use crate::output::column_names::SCORE;
-use crate::output::{ColumnType, KeptColumn, TableFormat, TableWriter};
+use crate::rows::columns::{PAIR, SCORE};
+use crate::rows::{ColumnType, FieldValue, KeptColumn};
 use crate::store::{OutputLock, ReadFiles, Target, print, print_with};
 use crate::sys::console::Console;
 use crate::task::{
@@ -133,9 +133,9 @@ pub fn similarity(options: &SimilarityOptions) -> Result<()> {
 
 /// Prints the matrix with a column per text, and each text at the end of its row.
 fn print_matrix(texts: &[String], matrix: &Matrix) -> Result<()> {
-    let scores = (1..=texts.len()).map(|number| column(&number.to_string(), ColumnType::Float));
-    let columns = [column("", ColumnType::Integer)].into_iter().chain(scores);
-    let columns = columns.chain([column("text", ColumnType::Text)]).collect();
+    let scores = (1..=texts.len()).map(|number| KeptColumn::new(number.to_string(), ColumnType::Float));
+    let columns = [KeptColumn::new("", ColumnType::Integer)].into_iter().chain(scores);
+    let columns = columns.chain([KeptColumn::new("text", ColumnType::Text)]).collect();
     let row = |(a, text): (usize, &String)| {
         let scores = matrix.row(a, 0).into_iter().map(FieldValue::from);
         let first = FieldValue::from(json!(a + 1));
@@ -146,8 +146,8 @@ fn print_matrix(texts: &[String], matrix: &Matrix) -> Result<()> {
 
 /// Prints a row for each pair of texts.
 fn print_pairs(format: TableFormat, matrix: &Matrix) -> Result<()> {
-    let columns = [("a", ColumnType::Integer), ("b", ColumnType::Integer), (SCORE, ColumnType::Float)];
-    let columns = columns.map(|(name, column_type)| column(name, column_type)).into();
+    let [a, b] = PAIR.map(|name| KeptColumn::new(name, ColumnType::Integer));
+    let columns = vec![a, b, KeptColumn::new(SCORE, ColumnType::Float)];
     let pairs_of = |a: usize| {
         let others = matrix.row(a, a + 1).into_iter().zip(a + 1..);
         others.map(move |(score, b)| vec![json!(a).into(), json!(b).into(), FieldValue::from(score)])
@@ -164,8 +164,4 @@ fn print_table<I: Iterator<Item = Vec<FieldValue>>>(
     let mut table = TableWriter::open(&lock, format, columns)?;
     table.write_all(rows)?;
     table.finish()
-}
-
-fn column(name: &str, column_type: ColumnType) -> KeptColumn {
-    KeptColumn { name: name.into(), column_type }
 }

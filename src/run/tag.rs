@@ -2,12 +2,12 @@
 
 use anyhow::Result;
 
-use super::records::{Setup, TaskOptions, run};
+use super::records::{ResolvedOptions, Setup, TaskOptions, run};
 use super::yes_or_no;
-use crate::job::{ExitStatus, RunIdentity};
+use crate::job::ExitStatus;
 use crate::named::Named;
 use crate::nn::HeadKind;
-use crate::output::OutputMetadata;
+use crate::rows::metadata::Key;
 use crate::task::{TagOptions, Tagger, load_head};
 
 /// Runs `sconce tag`.
@@ -21,17 +21,12 @@ pub fn tag(options: &TaskOptions<TagOptions>) -> Result<ExitStatus> {
         |console| load_head(HeadKind::TokenClassification, &records.model, console),
         |loaded, _| {
             let task = Tagger::new(loaded, *tag)?;
-            let aggregation = tag.aggregation.name().to_owned();
-            let identity = RunIdentity::from([
-                ("--aggregation".into(), aggregation.clone()),
-                ("--raw".into(), yes_or_no(tag.raw)),
-                ("--stride".into(), format!("{:?}", tag.stride)),
-            ]);
-            let metadata = OutputMetadata::from([
-                ("aggregation".into(), aggregation),
-                ("scores".into(), if tag.raw { "logits" } else { "softmax" }.into()),
-            ]);
-            Ok(Setup::in_order(task, identity, metadata))
+            let mut resolved = ResolvedOptions::default();
+            resolved.name("--aggregation", Key::Aggregation, tag.aggregation.name());
+            resolved.untold("--raw", yes_or_no(tag.raw));
+            resolved.untold("--stride", format_args!("{:?}", tag.stride));
+            resolved.derived(Key::Scores, if tag.raw { "logits" } else { "softmax" });
+            Ok(Setup::in_order(task, resolved))
         },
     )
 }

@@ -17,7 +17,7 @@ use super::schema::{
 };
 use super::service::{Job, Reply, Service, Texts};
 use crate::engine::{CallTimes, TOKENIZER_BYTES_PER_TEXT_BYTE};
-use crate::output::ContentType;
+use crate::rows::ContentType;
 use crate::task::PromptChoice;
 use crate::text::{OnLong, TokenIds, Tokenizer};
 

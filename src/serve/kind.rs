@@ -11,7 +11,7 @@ use super::schema::{Fault, FaultKind};
 use crate::engine::{QueueTask, QueuedTask, Workload};
 use crate::neighbours::Representation;
 use crate::nn::{HeadKind, Pooling};
-use crate::output::ContentType;
+use crate::rows::ContentType;
 use crate::sys::console::Console;
 use crate::task::{
     Aggregation, AnswerOptions, Answerer, Classifier, Loaded, MaskFiller, ModelTask, ScoreOptions,

@@ -10,7 +10,7 @@ use super::schema::{Fault, FaultKind, shown};
 use super::{ServeOptions, ServedModel};
 use crate::engine::{QueuedTask, RowOptions, TaskInput, Workload};
 use crate::model::modules::Prompts;
-use crate::output::ContentType;
+use crate::rows::ContentType;
 use crate::sys::console::Console;
 use crate::sys::threads::single_thread_pool;
 use crate::task::{Loaded, PromptChoice, TextEncoder, load_for_own_task};

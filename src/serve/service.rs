@@ -20,8 +20,9 @@ use crate::engine::{
     Answered, Call, CallTimes, EncodedText, OwnedInput, Queue, RowOptions, TOKENIZER_BYTES_PER_TEXT_BYTE,
     TextError, TextFault,
 };
+use crate::formats::write_json_rows;
 use crate::neighbours::{SparseVector, descending};
-use crate::output::{Content, ContentType, LabelScore, Row, VectorValues, write_json_rows};
+use crate::rows::{Content, ContentType, LabelScore, Row, VectorValues};
 use crate::task::{ModelTask, TextEncoder};
 use crate::text::{OnLong, Role};
 

@@ -12,7 +12,7 @@ use super::sequences::{TokenLogits, all_finite, token_logits, tokenizer_failed};
 use super::text_model::TextModel;
 use crate::engine::{RowOptionError, RowOptions, Task, TaskInput, TaskRow, TokenizeError};
 use crate::nn::{TaskHead, TokenHead, keep_memory};
-use crate::output::{Answer, Content, ContentType, SpanKind};
+use crate::rows::{Answer, Content, ContentType, SpanKind};
 use crate::text::OnLong;
 use crate::text::{Characters, NoRoom, TokenSpan, TokenizedText, Windows};
 

@@ -17,7 +17,7 @@ use crate::model::classification::{
 use crate::named::Named;
 use crate::neighbours::descending;
 use crate::nn::{ClassificationHead, HeadKind, RaggedBatch, TaskHead, keep_memory};
-use crate::output::{Content, ContentType, LabelScore};
+use crate::rows::{Content, ContentType, LabelScore};
 use crate::sys::console::Console;
 use crate::text::{OnLong, PairTruncation, TokenizedText};
 

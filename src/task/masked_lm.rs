@@ -13,7 +13,7 @@ use crate::engine::{RowOptions, Task, TaskInput, TaskRow, TokenizeError};
 use crate::model::classification::ScoreFunction;
 use crate::neighbours::descending;
 use crate::nn::{MaskedLmHead, RaggedBatch, TaskHead, keep_memory};
-use crate::output::{Content, ContentType, TokenScore};
+use crate::rows::{Content, ContentType, TokenScore};
 use crate::text::TokenizedText;
 
 /// The ids of tokens with their scores, best first.

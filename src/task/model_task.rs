@@ -2,7 +2,7 @@
 
 use super::text_model::TextModel;
 use crate::engine::Task;
-use crate::output::ContentType;
+use crate::rows::ContentType;
 
 /// Memory of the logits of a batch, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

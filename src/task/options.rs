@@ -6,7 +6,7 @@ use crate::model::Source;
 use crate::model::layout::{COLBERT_LINEAR, SPARSE_LINEAR};
 use crate::model::modules::Role;
 use crate::nn::{ComputeDtype, DeviceRequest, OutputKind, Pooling};
-use crate::output::OutputDtype;
+use crate::rows::OutputDtype;
 use crate::text::{Chunking, OnLong, PairTruncation, TruncationSide};
 
 /// Which model to load, and replacements for parts of it.

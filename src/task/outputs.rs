@@ -18,7 +18,7 @@ use crate::named::Named;
 use crate::nn::{
     OutputKind, PooledToken, Pooling, PostPooling, RaggedBatch, apply_to_tokens, is_normalized, keep_memory,
 };
-use crate::output::{Content, ContentType, OutputDtype, OutputTypes, VectorType};
+use crate::rows::{Content, ContentType, OutputDtype, OutputTypes, VectorType};
 use crate::sys::console::Console;
 use crate::text::{OnLong, TokenizedText};
 

@@ -18,7 +18,7 @@ use crate::model::modules::Role;
 use crate::named::Named;
 use crate::neighbours::Compared;
 use crate::nn::keep_memory;
-use crate::output::{Content, ContentType};
+use crate::rows::{Content, ContentType};
 use crate::sys::console::Console;
 use crate::text::{OnLong, TokenizedText};
 

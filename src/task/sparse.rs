@@ -20,7 +20,7 @@ use crate::model::modules::Role;
 use crate::named::Named;
 use crate::neighbours::{Similarity, SparseVector};
 use crate::nn::{LEXICAL, MaskedLmHead, Pooling, RaggedBatch, SPLADE, SpladeSpec, TaskHead, keep_memory};
-use crate::output::{Content, ContentType, OutputDtype};
+use crate::rows::{Content, ContentType, OutputDtype};
 use crate::sys::console::Console;
 use crate::text::{OnLong, Sequence, TokenizedText, Tokenizer};
 

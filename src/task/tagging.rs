@@ -13,7 +13,7 @@ use crate::engine::{RowOptionError, RowOptions, Task, TaskInput, TaskRow, Tokeni
 use crate::error::UsageError;
 use crate::model::classification::{ScoreFunction, labels};
 use crate::nn::{TaskHead, TokenHead, keep_memory};
-use crate::output::{Content, ContentType, Entity, SpanKind};
+use crate::rows::{Content, ContentType, Entity, SpanKind};
 use crate::text::OnLong;
 use crate::text::{Characters, TokenSpan, TokenizedText, Windows};
 

@@ -12,7 +12,7 @@ use crate::engine::{RowOptionError, RowOptions, Task, TaskInput, TaskRow, Tokeni
 use crate::error::UsageError;
 use crate::model::modules::Role;
 use crate::neighbours::{Compared, Encoded, Representation, Similarity};
-use crate::output::ContentType;
+use crate::rows::ContentType;
 use crate::sys::console::Console;
 use crate::text::TokenizedText;
 

@@ -10,10 +10,10 @@ use anyhow::Result;
 use half::slice::HalfBitsSliceExt;
 
 use super::buffer::{BlockBuffer, unit_scales};
-use super::error::unread;
 use super::source::{Blocks, Vectors, split};
+use crate::formats::error::unread;
 use crate::neighbours::{Block, Elements};
-use crate::output::OutputDtype;
+use crate::rows::OutputDtype;
 use crate::sys::mapped_file::MappedFile;
 use crate::sys::regular_file::read_exact_at;
 

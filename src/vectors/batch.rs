@@ -10,27 +10,23 @@ use arrow_schema::{DataType, FieldRef, Schema};
 
 use super::buffer::BlockBuffer;
 use super::choice::{Candidate, Held, VectorField};
-use super::error::{REMEDY, token_integers, wrong_width};
+use super::error::{token_integers, wrong_width};
 use super::lists::{first_null, list_items, list_values};
 use super::source::Blocks;
 use super::sparse;
 use super::width::{checked_width, dimensions_of_int8};
 use crate::error::one_line;
-use crate::field::{FieldValue, carried_type, convert, to_json};
+use crate::formats::error::REMEDY;
 use crate::neighbours::{Block, Representation};
-use crate::output::column_names::{
-    EMBEDDING, EMBEDDINGS, INDICES, SCALE, TOKENS, TRUNCATED, VALUES, WEIGHTS,
-};
-use crate::output::{ColumnType, KeptColumn, OutputDtype, OutputMetadata};
+use crate::rows::columns::{EMBEDDING, EMBEDDINGS, INDICES, SCALE, TOKENS, TRUNCATED, VALUES, WEIGHTS};
+use crate::rows::field::{FieldValue, carried_type, convert, to_json};
+use crate::rows::metadata::Key;
+use crate::rows::{ColumnType, FileMetadata, KeptColumn, OutputDtype};
 
 /// Columns that are not shown beside a vector.
 const HIDDEN: &[&str] = &[TOKENS, TRUNCATED, SCALE, EMBEDDING, EMBEDDINGS];
 /// Columns of a sparse vector, which are not shown beside it, nor beside another output of the same row.
 const HIDDEN_SPARSE: &[&str] = &[INDICES, VALUES, WEIGHTS];
-/// The key of the metadata of a file with several outputs in a row.
-const OUTPUTS: &str = "outputs";
-/// The prefix of the keys of the metadata.
-const PREFIX: &str = "sconce.";
 
 /// Whether a column is shown beside what rows hold; `has_sparse`: a sparse vector, alone or beside other outputs.
 pub(super) fn is_shown(name: &str, has_sparse: bool) -> bool {
@@ -54,7 +50,7 @@ pub(super) struct VectorSchema {
     /// Stored elements of a vector, if the type of the column says it.
     pub width: Option<usize>,
     /// The metadata, without the prefix of the keys.
-    pub metadata: OutputMetadata,
+    pub metadata: FileMetadata,
     /// The columns that are shown, and their indices.
     pub columns: Vec<KeptColumn>,
     pub indices: Vec<usize>,
@@ -81,8 +77,7 @@ impl VectorSchema {
         metadata: impl Iterator<Item = (&'a str, &'a str)>,
     ) -> Result<Self> {
         let find = |name: &str| schema.fields().iter().position(|field| field.name() == name);
-        let strip = |(key, value): (&str, &str)| Some((key.strip_prefix(PREFIX)?.into(), value.into()));
-        let metadata: OutputMetadata = metadata.filter_map(strip).collect();
+        let metadata = FileMetadata::of_arrow(metadata);
         let is_dense = match field {
             VectorField::Named(_) => true,
             _ => field.name().into_iter().chain([EMBEDDING, EMBEDDINGS]).any(|name| find(name).is_some()),
@@ -120,13 +115,13 @@ impl VectorSchema {
         }
         let mut decoded: Vec<usize> = [vectors].into_iter().chain(scale).collect();
         decoded.sort_unstable();
-        let (indices, columns) = shown_columns(schema, vectors, metadata.contains_key(OUTPUTS));
+        let (indices, columns) = shown_columns(schema, vectors, metadata.has(Key::Outputs));
         let values = None;
         Ok(VectorSchema { decoded, vectors, values, scale, kind, dtype, width, metadata, columns, indices })
     }
 
     /// The schema of a file with sparse vectors in these columns.
-    fn sparse(schema: &Schema, metadata: OutputMetadata, indices: usize, values: usize) -> Self {
+    fn sparse(schema: &Schema, metadata: FileMetadata, indices: usize, values: usize) -> Self {
         let kind = Representation::Sparse;
         let decoded = vec![indices.min(values), indices.max(values)];
         let (vectors, values, dtype) = (indices, Some(values), OutputDtype::F32);
@@ -165,7 +160,7 @@ impl VectorSchema {
     /// Dimensions of a vector with `width` stored elements; those of a sparse vector by the metadata, else 0.
     pub(super) fn dimensions(&self, width: usize) -> usize {
         if self.kind == Representation::Sparse {
-            return self.metadata.get("dimensions").and_then(|n| n.parse().ok()).unwrap_or(0);
+            return self.metadata.dimensions();
         }
         if self.dtype == OutputDtype::Binary { 8 * width } else { width }
     }

@@ -4,7 +4,7 @@ use half::f16;
 use half::slice::HalfBitsSliceExt;
 
 use crate::neighbours::{Block, Elements};
-use crate::output::OutputDtype;
+use crate::rows::OutputDtype;
 
 /// The memory of one block.
 #[derive(Default)]

@@ -5,19 +5,15 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail};
 
-use super::error::unread;
 use super::source::Columns;
-use crate::field::FieldValue;
-use crate::output::column_names::{CHUNK, END, INDEX, START};
-use crate::output::{ColumnType, KeptColumn};
+use crate::formats::error::unread;
+use crate::rows::columns::OF_CHUNKS;
+use crate::rows::{ColumnType, FieldValue, KeptColumn};
 use crate::sys::regular_file::read_exact_at;
-
-/// The order of the columns that locate chunks.
-const CHUNK_COLUMNS: [&str; 4] = [INDEX, CHUNK, START, END];
 
 /// A column of 64-bit integers.
 fn integers(name: &str) -> KeptColumn {
-    KeptColumn { name: name.into(), column_type: ColumnType::Integer }
+    KeptColumn::new(name, ColumnType::Integer)
 }
 
 /// The columns `index` and `chunk` of an npy file, from the number of chunks of each record; no columns if rows are not chunks.
@@ -43,10 +39,7 @@ impl ChunkCounts {
                 "{name}.meta.json counts {next} chunks, but {name} has {rows} rows; remove the former, or copy both again"
             );
         }
-        Ok(ChunkCounts {
-            columns: CHUNK_COLUMNS[..2].iter().map(|name| integers(name)).collect(),
-            first_rows,
-        })
+        Ok(ChunkCounts { columns: OF_CHUNKS[..2].iter().map(|name| integers(name)).collect(), first_rows })
     }
 }
 
@@ -77,8 +70,7 @@ pub(super) struct IntegerTensors {
 impl IntegerTensors {
     /// The columns with these names and offsets.
     pub(super) fn new(name: Arc<str>, file: Arc<File>, mut columns: Vec<(String, u64)>) -> Self {
-        let order =
-            |name: &str| CHUNK_COLUMNS.iter().position(|column| *column == name).unwrap_or(usize::MAX);
+        let order = |name: &str| OF_CHUNKS.iter().position(|column| *column == name).unwrap_or(usize::MAX);
         columns.sort_by(|(a, _), (b, _)| order(a).cmp(&order(b)).then(a.cmp(b)));
         let (columns, offsets) = columns.into_iter().map(|(name, offset)| (integers(&name), offset)).unzip();
         IntegerTensors { name, file, columns, offsets }

@@ -6,126 +6,74 @@ use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
-use half::{bf16, f16};
 
 use super::array::{ArrayVectors, Segment};
 use super::buffer::BlockBuffer;
-use super::error::{truncated, unread};
 use super::source::{Blocks, Columns, Opened, Vectors, split};
 use super::width::{checked_width, dimensions_of_int8};
+use crate::formats::error::{truncated, unread};
+use crate::formats::{ElementType, StoredArray};
 use crate::neighbours::Representation;
-use crate::output::{OutputDtype, OutputMetadata};
+use crate::rows::{FileMetadata, OutputDtype};
 use crate::sys::regular_file::read_exact_at;
 
 /// Maximum size in bytes of the rows that are read at a time, unless one row is larger.
 const READ_BYTES: usize = 8 << 20;
 
-/// The type of the elements of an array.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ElementType {
-    F16,
-    Bf16,
-    F32,
-    F64,
-    I8,
-}
-
-impl ElementType {
-    /// Size in bytes.
-    fn bytes(self) -> usize {
-        match self {
-            ElementType::I8 => 1,
-            ElementType::F16 | ElementType::Bf16 => 2,
-            ElementType::F32 => 4,
-            ElementType::F64 => 8,
+/// The vectors of an array in `file`, which has `size` bytes, with elements of the type `element`, beside the columns that `columns` makes
+/// for their number. An array is `(N, D)`, or `(D,)` for one vector.
+pub(super) fn open(
+    name: &Arc<str>,
+    (file, size): (Arc<File>, u64),
+    (array, element): (StoredArray, ElementType),
+    metadata: FileMetadata,
+    columns: impl FnOnce(usize) -> Result<Box<dyn Columns>>,
+) -> Result<Opened> {
+    let (rows, width) = match array.shape[..] {
+        [width] => (1, width),
+        [rows, width] => (rows, width),
+        _ => {
+            let sizes: Vec<String> = array.shape.iter().map(usize::to_string).collect();
+            bail!(
+                "{name} has an array of shape ({}), expected (N, D): one vector per row; reshape it",
+                sizes.join(", ")
+            )
         }
+    };
+    let width = checked_width(name, width as u64)?;
+    let (dtype, dimensions) = match element {
+        ElementType::F16 if !array.is_big_endian && !array.is_column_major => (OutputDtype::F16, width),
+        ElementType::I8 => dimensions_of_int8(&metadata, width, false),
+        _ => (OutputDtype::F32, width),
+    };
+    let bytes = (rows as u64).checked_mul((width * element.bytes()) as u64);
+    let expected = bytes.and_then(|bytes| bytes.checked_add(array.offset)).unwrap_or(u64::MAX);
+    if size < expected {
+        return Err(truncated(name, expected, size));
     }
-
-    /// The f32 nearest to a stored element.
-    fn read(self, is_big_endian: bool, stored: &[u8]) -> f32 {
-        let mut bytes = [0; 8];
-        bytes[..stored.len()].copy_from_slice(stored);
-        if is_big_endian {
-            bytes[..stored.len()].reverse();
-        }
-        let bits = u64::from_le_bytes(bytes);
-        match self {
-            ElementType::I8 => f32::from(bits as u8 as i8),
-            ElementType::F16 => f16::from_bits(bits as u16).to_f32(),
-            ElementType::Bf16 => bf16::from_bits(bits as u16).to_f32(),
-            ElementType::F32 => f32::from_bits(bits as u32),
-            ElementType::F64 => f64::from_bits(bits) as f32,
-        }
-    }
-}
-
-/// A dense array in a file, as its header describes it.
-pub(super) struct DenseArray {
-    /// `(N, D)`, or `(D,)` for one vector.
-    pub shape: Vec<usize>,
-    /// The type of its elements.
-    pub element: ElementType,
-    pub is_big_endian: bool,
-    /// Whether the elements of a dimension are consecutive, and not those of a vector.
-    pub is_column_major: bool,
-    /// Offset of the first element in the file, in bytes.
-    pub offset: u64,
-}
-
-impl DenseArray {
-    /// The vectors of this array in `file`, which has `size` bytes, beside the columns that `columns` makes for their number.
-    pub(super) fn open(
-        self,
-        name: &Arc<str>,
-        (file, size): (Arc<File>, u64),
-        metadata: OutputMetadata,
-        columns: impl FnOnce(usize) -> Result<Box<dyn Columns>>,
-    ) -> Result<Opened> {
-        let (rows, width) = match self.shape[..] {
-            [width] => (1, width),
-            [rows, width] => (rows, width),
-            _ => {
-                let sizes: Vec<String> = self.shape.iter().map(usize::to_string).collect();
-                bail!(
-                    "{name} has an array of shape ({}), expected (N, D): one vector per row; reshape it",
-                    sizes.join(", ")
-                )
-            }
-        };
-        let width = checked_width(name, width as u64)?;
-        let (dtype, dimensions) = match self.element {
-            ElementType::F16 if !self.is_big_endian && !self.is_column_major => (OutputDtype::F16, width),
-            ElementType::I8 => dimensions_of_int8(&metadata, width, false),
-            _ => (OutputDtype::F32, width),
-        };
-        let bytes = (rows as u64).checked_mul((width * self.element.bytes()) as u64);
-        let expected = bytes.and_then(|bytes| bytes.checked_add(self.offset)).unwrap_or(u64::MAX);
-        if size < expected {
-            return Err(truncated(name, expected, size));
-        }
-        let is_rounded = self.element == ElementType::F64;
-        let is_plain = match self.element {
-            ElementType::I8 => true,
-            ElementType::F16 | ElementType::F32 => !self.is_big_endian,
-            ElementType::Bf16 | ElementType::F64 => false,
-        };
-        let vectors: Box<dyn Vectors> = if is_plain && !self.is_column_major {
-            let segments = vec![Segment { rows: 0..rows, offset: self.offset, scales: None }];
-            Box::new(ArrayVectors::new(name.clone(), file, segments, dtype, dimensions))
-        } else {
-            let name = name.clone();
-            Box::new(ConvertedVectors { name, file, array: self, rows, width, dtype, dimensions })
-        };
-        let opened = Opened::new(rows, Representation::Dense, (dtype, dimensions), vectors, columns(rows)?);
-        Ok(Opened { metadata, is_rounded, ..opened })
-    }
+    let is_rounded = element == ElementType::F64;
+    let is_plain = match element {
+        ElementType::I8 => true,
+        ElementType::F16 | ElementType::F32 => !array.is_big_endian,
+        ElementType::Bf16 | ElementType::F64 => false,
+    };
+    let vectors: Box<dyn Vectors> = if is_plain && !array.is_column_major {
+        let segments = vec![Segment { rows: 0..rows, offset: array.offset, scales: None }];
+        Box::new(ArrayVectors::new(name.clone(), file, segments, dtype, dimensions))
+    } else {
+        let name = name.clone();
+        Box::new(ConvertedVectors { name, file, array, element, rows, width, dtype, dimensions })
+    };
+    let opened = Opened::new(rows, Representation::Dense, (dtype, dimensions), vectors, columns(rows)?);
+    Ok(Opened { metadata, is_rounded, ..opened })
 }
 
 /// Vectors that are converted.
 struct ConvertedVectors {
     name: Arc<str>,
     file: Arc<File>,
-    array: DenseArray,
+    array: StoredArray,
+    element: ElementType,
     rows: usize,
     /// Stored elements of a vector.
     width: usize,
@@ -141,7 +89,8 @@ impl ConvertedVectors {
         bytes: &mut Vec<u8>,
         buffer: &mut BlockBuffer,
     ) -> std::io::Result<()> {
-        let DenseArray { element, is_big_endian, is_column_major, offset, .. } = self.array;
+        let StoredArray { is_big_endian, is_column_major, offset, .. } = self.array;
+        let element = self.element;
         let (size, count) = (element.bytes(), rows.len());
         bytes.resize(count * self.width * size, 0);
         let start_of = |element: usize| offset + (element * size) as u64;
@@ -182,7 +131,7 @@ impl Vectors for ConvertedVectors {
     fn read(&self, rows: Range<usize>, blocks: Blocks) -> Result<ControlFlow<()>> {
         let Blocks { max_rows, buffer, visit } = blocks;
         let mut bytes = Vec::new();
-        let fitting = READ_BYTES / (self.width * self.array.element.bytes());
+        let fitting = READ_BYTES / (self.width * self.element.bytes());
         for part in split(rows, max_rows.min(fitting)) {
             self.fill(&part, &mut bytes, buffer).map_err(|error| unread(&self.name, &error))?;
             if visit(&buffer.block(self.dtype, part.start, part.len(), self.dimensions))?.is_break() {

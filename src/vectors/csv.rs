@@ -1,48 +1,40 @@
 //! CSV: the elements of a vector in the columns `e0`, `e1` and so on, and for int8 its `scale`; or a vector in one column, as a JSON list.
 
-use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
 use std::ops::{ControlFlow, Range};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Result, anyhow, bail};
-use csv::{ByteRecord, Reader, ReaderBuilder, StringRecord};
+use anyhow::{Result, anyhow};
 use serde_json::Value;
 
 use super::batch::is_shown;
 use super::buffer::BlockBuffer;
 use super::choice::{Candidate, Held, VectorField};
 use super::error::wrong_width;
-use super::records::{MAX_LINE_BYTES, Records, VisitRecord};
+use super::records::Records;
 use super::source::Opened;
 use super::width::checked_width;
-use crate::field::FieldValue;
+use crate::formats::VisitRow;
+use crate::formats::csv::{ByteRecord, CsvFile, CsvStart, StringRecord};
 use crate::neighbours::{Block, Representation};
-use crate::output::column_names::{EMBEDDING, SCALE};
-use crate::output::{ColumnType, KeptColumn, OutputDtype};
+use crate::rows::columns::{EMBEDDING, SCALE, element};
+use crate::rows::{ColumnType, FieldValue, KeptColumn, OutputDtype};
 
-/// Size in bytes at which a unit of rows ends.
-const UNIT_BYTES: u64 = 1 << 19;
 /// Rows whose elements tell whether a file without scales holds signs.
 const EXAMINED_ROWS: usize = 64;
 
 /// An indexed file.
-struct CsvFile {
+struct CsvVectors {
     name: Arc<str>,
-    path: PathBuf,
+    file: CsvFile,
     dtype: OutputDtype,
     dimensions: usize,
     layout: Layout,
     /// The column of the scales.
     scale: Option<usize>,
     columns: Vec<KeptColumn>,
-    /// The position of each of [`CsvFile::columns`] in a record.
+    /// The position of each of [`CsvVectors::columns`] in a record.
     positions: Vec<usize>,
-    /// The rows of each unit.
-    units: Vec<Range<usize>>,
-    /// Offset of each unit, in bytes.
-    offsets: Vec<u64>,
 }
 
 /// The columns of the vectors.
@@ -63,9 +55,9 @@ impl Layout {
         first: &ByteRecord,
     ) -> Result<Option<Self>> {
         if !matches!(field, VectorField::Named(_))
-            && let Some(first) = header.iter().position(|column| column == "e0")
+            && let Some(first) = header.iter().position(|column| column == element(0))
         {
-            let is_element = |(i, column): &(usize, &str)| **column == format!("e{i}");
+            let is_element = |(i, column): &(usize, &str)| **column == element(*i);
             let width = header.iter().skip(first).enumerate().take_while(is_element).count();
             return Ok(Some(Layout::Elements(first..first + width)));
         }
@@ -96,92 +88,41 @@ impl Layout {
 /// Reads the header and finds the rows; `None` if no column is that of vectors.
 pub(super) fn open(path: &Path, name: &Arc<str>, field: VectorField) -> Result<Option<Opened>> {
     let unread = |error: &dyn std::fmt::Display| anyhow!("cannot read {name} ({error}); check the file");
-    let file = File::open(path).map_err(|error| unread(&error))?;
-    let file = LimitedLines::new(file, MAX_LINE_BYTES);
-    let mut reader = ReaderBuilder::new().flexible(true).from_reader(file);
-    let Ok(header) = reader.headers().cloned() else { return Ok(None) };
-    let start = reader.position().clone();
-    let mut first = ByteRecord::new();
-    if reader.read_byte_record(&mut first).is_err() {
-        return Ok(None);
-    }
-    let Some(layout) = Layout::find(name, field, &header, &first)? else { return Ok(None) };
+    let Some(start) = CsvStart::read(path).map_err(|error| unread(&error))? else { return Ok(None) };
+    let header = start.header.clone();
+    let Some(layout) = Layout::find(name, field, &header, &start.first)? else { return Ok(None) };
     let shown = header.iter().enumerate().filter(|(i, column)| !layout.has(*i) && is_shown(column, false));
-    let (positions, columns) = shown
-        .map(|(i, column)| (i, KeptColumn { name: column.into(), column_type: ColumnType::Text }))
-        .unzip();
+    let (positions, columns) =
+        shown.map(|(i, column)| (i, KeptColumn::new(column, ColumnType::Text))).unzip();
     let scale = header.iter().position(|column| column == SCALE);
-    reader.seek(start).map_err(|error| unread(&error))?;
-    let Index { units, offsets, has_only_int8, list_width } =
-        index(&mut reader, &layout).map_err(|error| unread(&error))?;
+    // Whether the elements of the first rows are integers of 8 bits, and the length of the first list.
+    let (mut has_only_int8, mut list_width) = (true, 0);
+    let rows = start.index(name, |row, record| match &layout {
+        Layout::Elements(columns) if row < EXAMINED_ROWS => {
+            let mut fields = record.iter().skip(columns.start).take(columns.len());
+            has_only_int8 &= fields.all(|field| parse::<i8>(field).is_some());
+        }
+        Layout::List(column) if list_width == 0 => {
+            let list = record.get(*column).and_then(|field| parse_list(field).ok());
+            list_width = list.map_or(0, |list| list.len());
+        }
+        _ => {}
+    });
+    let file = rows.map_err(|error| unread(&error))?;
+    let rows = file.units().last().map_or(0, |unit| unit.end);
     let (dtype, width) = match &layout {
-        Layout::Elements(columns) if has_only_int8 => {
+        Layout::Elements(columns) if has_only_int8 && rows > 0 => {
             (if scale.is_some() { OutputDtype::Int8 } else { OutputDtype::Binary }, columns.len())
         }
         Layout::Elements(columns) => (OutputDtype::F32, columns.len()),
         Layout::List(_) => (OutputDtype::F32, list_width),
     };
     let width = checked_width(name, width as u64)?;
-    let rows = units.last().map_or(0, |unit| unit.end);
     let dimensions = if dtype == OutputDtype::Binary { 8 * width } else { width };
-    let (name, path) = (name.clone(), path.to_owned());
-    let file = Arc::new(CsvFile {
-        name,
-        path,
-        dtype,
-        dimensions,
-        layout,
-        scale,
-        columns,
-        positions,
-        units,
-        offsets,
-    });
+    let name = name.clone();
+    let file = Arc::new(CsvVectors { name, file, dtype, dimensions, layout, scale, columns, positions });
     let (vectors, columns) = (Box::new(file.clone()), Box::new(file));
     Ok(Some(Opened::new(rows, Representation::Dense, (dtype, dimensions), vectors, columns)))
-}
-
-/// Where the rows of a file are.
-struct Index {
-    units: Vec<Range<usize>>,
-    offsets: Vec<u64>,
-    /// Whether the elements of the first rows are integers of 8 bits.
-    has_only_int8: bool,
-    /// The length of the first list; 0 if there is none.
-    list_width: usize,
-}
-
-fn index(reader: &mut Reader<LimitedLines>, layout: &Layout) -> csv::Result<Index> {
-    let mut found = Index { units: Vec::new(), offsets: Vec::new(), has_only_int8: true, list_width: 0 };
-    let (mut record, mut row, mut first) = (ByteRecord::new(), 0, 0);
-    let mut start = reader.position().byte();
-    loop {
-        let is_end = !reader.read_byte_record(&mut record)?;
-        if !is_end {
-            match layout {
-                Layout::Elements(columns) if row < EXAMINED_ROWS => {
-                    let mut fields = record.iter().skip(columns.start).take(columns.len());
-                    found.has_only_int8 &= fields.all(|field| parse::<i8>(field).is_some());
-                }
-                Layout::List(column) if found.list_width == 0 => {
-                    let list = record.get(*column).and_then(|field| parse_list(field).ok());
-                    found.list_width = list.map_or(0, |list| list.len());
-                }
-                _ => {}
-            }
-            row += 1;
-        }
-        let end = reader.position().byte();
-        if row > first && (is_end || end - start >= UNIT_BYTES) {
-            found.units.push(first..row);
-            found.offsets.push(start);
-            (start, first) = (end, row);
-        }
-        if is_end {
-            found.has_only_int8 &= row > 0;
-            return Ok(found);
-        }
-    }
 }
 
 /// A field as a number.
@@ -194,69 +135,19 @@ fn parse_list(field: &[u8]) -> serde_json::Result<Vec<f32>> {
     serde_json::from_slice(field)
 }
 
-/// A file whose lines have at most a number of bytes: the `csv` crate holds a whole record, and takes any file for one.
-struct LimitedLines {
-    file: File,
-    max_bytes: u64,
-    /// Bytes since the last line end.
-    bytes: u64,
-}
-
-impl LimitedLines {
-    fn new(file: File, max_bytes: u64) -> Self {
-        LimitedLines { file, max_bytes, bytes: 0 }
-    }
-}
-
-impl Read for LimitedLines {
-    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        let read = self.file.read(buffer)?;
-        self.bytes = match memchr::memrchr(b'\n', &buffer[..read]) {
-            Some(end) => (read - end - 1) as u64,
-            None => self.bytes + read as u64,
-        };
-        if self.bytes > self.max_bytes {
-            let max_mib = self.max_bytes >> 20;
-            return Err(std::io::Error::other(format!("it has a line longer than {max_mib} MiB")));
-        }
-        Ok(read)
-    }
-}
-
-impl Seek for LimitedLines {
-    fn seek(&mut self, position: SeekFrom) -> std::io::Result<u64> {
-        self.bytes = 0;
-        self.file.seek(position)
-    }
-}
-
-impl Records for CsvFile {
+impl Records for CsvVectors {
     type Record = ByteRecord;
 
     fn units(&self) -> &[Range<usize>] {
-        &self.units
+        self.file.units()
     }
 
     fn columns(&self) -> &[KeptColumn] {
         &self.columns
     }
 
-    fn for_each(&self, unit: usize, visit: &mut VisitRecord<ByteRecord>) -> Result<ControlFlow<()>> {
-        let unread =
-            |error: &dyn std::fmt::Display| anyhow!("cannot read {} ({error}); check the file", self.name);
-        let mut file = File::open(&self.path).map_err(|error| unread(&error))?;
-        file.seek(SeekFrom::Start(self.offsets[unit])).map_err(|error| unread(&error))?;
-        let mut reader = ReaderBuilder::new().has_headers(false).flexible(true).from_reader(file);
-        let mut record = ByteRecord::new();
-        for row in self.units[unit].clone() {
-            if !reader.read_byte_record(&mut record).map_err(|error| unread(&error))? {
-                bail!("{} was changed while it was read; run the command again", self.name);
-            }
-            if visit(row, &record)?.is_break() {
-                return Ok(ControlFlow::Break(()));
-            }
-        }
-        Ok(ControlFlow::Continue(()))
+    fn for_each(&self, unit: usize, visit: &mut VisitRow<ByteRecord>) -> Result<ControlFlow<()>> {
+        self.file.for_each_row(unit, visit)
     }
 
     fn append(&self, row: usize, record: &ByteRecord, buffer: &mut BlockBuffer) -> Result<bool> {

@@ -11,15 +11,16 @@ use anyhow::{Result, anyhow, bail};
 use super::buffer::BlockBuffer;
 use super::choice::VectorField;
 use super::error::{PASS_VECTORS, has_several, no_vector};
-use super::source::{Blocks, Opened, rows_by_unit};
+use super::source::{Blocks, Opened};
 use super::sparse::TokenNumbers;
-use super::{arrow, csv, jsonl, npy, npz, safetensors};
+use super::{arrays, jsonl, table};
 use crate::error::UsageError;
-use crate::field::FieldValue;
-use crate::formats::{Kind, sniff};
+use crate::formats::safetensors::header_length;
+use crate::formats::{Kind, rows_by_unit, sniff};
 use crate::named::Named;
 use crate::neighbours::{Block, Representation, Similarity};
-use crate::output::{KeptColumn, OutputDtype, OutputMetadata};
+use crate::rows::metadata::Key;
+use crate::rows::{FieldValue, FileMetadata, KeptColumn, OutputDtype};
 use crate::sys::regular_file;
 
 /// Rows that are read at a time to find single rows.
@@ -90,7 +91,7 @@ impl VectorFile {
 
     /// How its texts are compared, if it says so by a name that is known.
     pub fn similarity(&self) -> Option<Similarity> {
-        Similarity::from_name(self.metadata().get("similarity")?)
+        Similarity::from_name(self.metadata().get(Key::Similarity)?)
     }
 
     /// The numbers that stand for tokens in place of dimensions, in a file of sparse vectors by token.
@@ -113,9 +114,9 @@ impl VectorFile {
         self.opened.dtype
     }
 
-    /// How the vectors were made: model, digest of the weights, prompt and so on, as in [`OutputMetadata`] without prefix. Empty if the
+    /// How the vectors were made: model, digest of the weights, prompt and so on, as in [`FileMetadata`] without prefix. Empty if the
     /// file does not say.
-    pub fn metadata(&self) -> &OutputMetadata {
+    pub fn metadata(&self) -> &FileMetadata {
         &self.opened.metadata
     }
 
@@ -227,21 +228,20 @@ fn open_format(
         bail!("{name} is empty; {PASS_VECTORS}");
     }
     match sniff(start) {
-        Some(Kind::Npy) => return npy::open(path, name, (file, size), field),
-        Some(Kind::Zip) => return npz::open(name, file, size, field),
-        Some(Kind::Parquet) => return super::parquet::open(name, file, field),
-        Some(Kind::Arrow) => return arrow::open(name, file, field),
+        Some(Kind::Npy) => return arrays::open_npy(path, name, (file, size), field),
+        Some(Kind::Zip) => return arrays::open_npz(name, file, size, field),
+        Some(kind @ (Kind::Parquet | Kind::Arrow)) => return table::open(name, file, kind, field),
         Some(Kind::Compressed(_) | Kind::Unsupported(..)) => {
             bail!("{name} is compressed; decompress it first")
         }
         _ => {}
     }
     // A header may be longer than the first bytes tell.
-    if let Some(header_length) = safetensors::header_length(start, size) {
-        return safetensors::open(name, (file, size), header_length, field);
+    if let Some(length) = header_length(start, size) {
+        return arrays::open_safetensors(name, (file, size), length, field);
     }
     if start.trim_ascii_start().starts_with(b"{") {
         return jsonl::open(path, name, field);
     }
-    csv::open(path, name, field)?.ok_or_else(|| anyhow!("{name} is not a vector file; {PASS_VECTORS}"))
+    super::csv::open(path, name, field)?.ok_or_else(|| anyhow!("{name} is not a vector file; {PASS_VECTORS}"))
 }

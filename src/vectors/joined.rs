@@ -8,16 +8,17 @@ use anyhow::{Result, bail};
 
 use super::choice::VectorField;
 use super::file::VectorFile;
-use super::source::{Blocks, Columns, Opened, Vectors, rows_by_unit};
-use crate::field::FieldValue;
+use super::source::{Blocks, Columns, Opened, Vectors};
+use crate::formats::rows_by_unit;
+use crate::named::Named;
 use crate::neighbours::Block;
-use crate::output::{ColumnType, KeptColumn};
+use crate::rows::columns::FILE;
+use crate::rows::metadata::Key;
+use crate::rows::{ColumnType, FieldValue, KeptColumn};
 use crate::sys::console::counted;
 
-/// The column that tells the file of a row.
-const FILE: &str = "file";
 /// What the metadata of all files has to agree on: it makes vectors comparable.
-const SHARED: [&str; 5] = ["weights_sha256", "pooling", "normalized", "prompt", "role"];
+const SHARED: [Key; 5] = [Key::WeightsSha256, Key::Pooling, Key::Normalized, Key::Prompt, Key::Role];
 
 /// The parts, and the rows of each.
 struct Parts {
@@ -60,7 +61,7 @@ fn join(files: Vec<VectorFile>) -> Result<Opened> {
     };
     let mut columns: Vec<KeptColumn> = files[0].columns().iter().filter(in_all).cloned().collect();
     if columns.iter().all(|column| column.name != FILE) {
-        columns.push(KeptColumn { name: FILE.into(), column_type: ColumnType::Text });
+        columns.push(KeptColumn::new(FILE, ColumnType::Text));
     }
     let first = &files[0];
     let (representation, elements) = (first.representation(), (first.dtype(), first.dimensions()));
@@ -83,14 +84,13 @@ fn check_alike(file: &VectorFile, other: &VectorFile) -> Result<()> {
     if describe(file) != describe(other) {
         bail!("{a} holds {}, but {b} {}; search them one by one", describe(file), describe(other));
     }
-    let value = |file: &VectorFile, key: &str| file.metadata().get(key).cloned();
-    let differs = |key: &str| value(file, key).zip(value(other, key)).is_some_and(|(a, b)| a != b);
-    if let Some(key) = SHARED.into_iter().find(|key| differs(key)) {
-        bail!(
-            "{a} was made with {key} {:?}, but {b} with {:?}; search them one by one",
-            file.metadata()[key],
-            other.metadata()[key]
-        );
+    for key in SHARED {
+        if let (Some(of_a), Some(of_b)) = (file.metadata().get(key), other.metadata().get(key))
+            && of_a != of_b
+        {
+            let key = key.name();
+            bail!("{a} was made with {key} {of_a:?}, but {b} with {of_b:?}; search them one by one");
+        }
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Readers of vector files: what `sconce embed` writes, and arrays of other software, in blocks.
+//! Vectors in blocks, over the readers of [`formats`](crate::formats): what `sconce embed` writes, and arrays of other software.
 //!
 //! ```text
 //! VectorFile ──► units ──► read into a BlockBuffer ──► Block
@@ -10,12 +10,13 @@
 //! file; rows of parquet, jsonl, csv and compressed Arrow files are decoded. The columns beside the vectors are read for single rows.
 
 mod array;
-mod arrow;
+mod arrays;
 mod batch;
 mod buffer;
 mod choice;
 mod columns;
 mod converted;
+mod csr;
 mod csv;
 mod error;
 mod file;
@@ -24,14 +25,11 @@ mod joined;
 mod jsonl;
 mod lists;
 mod nearest;
-mod npy;
-mod npz;
-mod parquet;
 mod records;
-mod safetensors;
 mod scan;
 mod source;
 mod sparse;
+mod table;
 mod width;
 
 pub use buffer::BlockBuffer;

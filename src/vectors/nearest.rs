@@ -8,6 +8,7 @@ use crate::error::UsageError;
 use crate::neighbours::{
     MaxSim, Metric, Nearest, Neighbour, NotFinite, Scorer, Similarity, SparseRow, SparseScorer, SparseVector,
 };
+use crate::rows::metadata::Key;
 
 /// The neighbours that a scan of a whole file has found.
 #[derive(Debug)]
@@ -38,7 +39,7 @@ impl VectorFile {
     /// # Errors
     /// If there is no such metric: a usage error.
     pub fn metric(&self) -> Result<Metric> {
-        let Some(name) = self.metadata().get("similarity") else { return Ok(Metric::default()) };
+        let Some(name) = self.metadata().get(Key::Similarity) else { return Ok(Metric::default()) };
         self.similarity().and_then(Similarity::metric).ok_or_else(|| {
             UsageError(format!(
                 "the similarity function of {} is {name}, which search does not support; pass --metric",

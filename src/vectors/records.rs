@@ -6,13 +6,10 @@ use std::sync::Arc;
 use anyhow::Result;
 
 use super::buffer::BlockBuffer;
-use super::source::{Blocks, Columns, Vectors, rows_by_unit};
-use crate::field::FieldValue;
+use super::source::{Blocks, Columns, Vectors};
+use crate::formats::{VisitRow, rows_by_unit};
 use crate::neighbours::Block;
-use crate::output::KeptColumn;
-
-/// Maximum size of a line in bytes: a longer one is no record.
-pub(super) const MAX_LINE_BYTES: u64 = 64 << 20;
+use crate::rows::{FieldValue, KeptColumn};
 
 /// An indexed file of records, one per row.
 pub(super) trait Records: Send + Sync {
@@ -26,7 +23,7 @@ pub(super) trait Records: Send + Sync {
     fn columns(&self) -> &[KeptColumn];
 
     /// Calls `visit` with the rows of a unit and their records. Break ends the reading.
-    fn for_each(&self, unit: usize, visit: &mut VisitRecord<Self::Record>) -> Result<ControlFlow<()>>;
+    fn for_each(&self, unit: usize, visit: &mut VisitRow<Self::Record>) -> Result<ControlFlow<()>>;
 
     /// Appends the vector of a record to a buffer. Returns whether it has one.
     fn append(&self, row: usize, record: &Self::Record, buffer: &mut BlockBuffer) -> Result<bool>;
@@ -37,9 +34,6 @@ pub(super) trait Records: Send + Sync {
     /// The values of columns, given by their indices, in a record.
     fn values(&self, row: usize, record: &Self::Record, columns: &[usize]) -> Result<Vec<FieldValue>>;
 }
-
-/// Called with a row and its record. Break ends the reading.
-pub(super) type VisitRecord<'a, R> = dyn FnMut(usize, &R) -> Result<ControlFlow<()>> + 'a;
 
 impl<T: Records> Vectors for Arc<T> {
     fn units(&self, _max_rows: usize) -> Vec<Range<usize>> {

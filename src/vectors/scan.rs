@@ -12,7 +12,7 @@ use super::file::VectorFile;
 use crate::neighbours::{
     Block, MaxSim, MaxSimBuffer, Neighbour, NotFinite, Scorer, Sink, SparseScorer, Stored, rows_f32,
 };
-use crate::output::OutputDtype;
+use crate::rows::OutputDtype;
 
 /// Size in bytes of the blocks that a thread reads and scores: they stay in L2.
 const BLOCK_BYTES: usize = 384 << 10;

@@ -7,9 +7,8 @@ use anyhow::Result;
 
 use super::buffer::BlockBuffer;
 use super::sparse::TokenNumbers;
-use crate::field::FieldValue;
 use crate::neighbours::{Block, Representation};
-use crate::output::{KeptColumn, OutputDtype, OutputMetadata};
+use crate::rows::{FieldValue, FileMetadata, KeptColumn, OutputDtype};
 
 /// What takes the blocks of rows that are read.
 pub(super) struct Blocks<'a> {
@@ -54,7 +53,7 @@ pub(super) struct Opened {
     /// Whether the file has elements of more bits than those of `dtype`, to which they are rounded.
     pub is_rounded: bool,
     /// How the vectors were made; empty if the file does not say.
-    pub metadata: OutputMetadata,
+    pub metadata: FileMetadata,
     /// The vectors.
     pub vectors: Box<dyn Vectors>,
     /// The columns beside them.
@@ -70,7 +69,7 @@ impl Opened {
         vectors: Box<dyn Vectors>,
         columns: Box<dyn Columns>,
     ) -> Self {
-        let (token_numbers, is_rounded, metadata) = (None, false, OutputMetadata::new());
+        let (token_numbers, is_rounded, metadata) = (None, false, FileMetadata::default());
         Opened {
             rows,
             dimensions,
@@ -91,32 +90,13 @@ pub(super) fn split(rows: Range<usize>, max_rows: usize) -> impl Iterator<Item =
     rows.step_by(max_rows.max(1)).map(move |start| start..end.min(start.saturating_add(max_rows.max(1))))
 }
 
-/// The wanted rows of each unit: the index of the unit and a part of `rows`, which are ascending.
-pub(super) fn rows_by_unit<'a>(
-    rows: &'a [usize],
-    units: &'a [Range<usize>],
-) -> impl Iterator<Item = (usize, &'a [usize])> {
-    let part = |unit: &Range<usize>| {
-        let first = rows.partition_point(|row| *row < unit.start);
-        let end = rows.partition_point(|row| *row < unit.end);
-        &rows[first..end]
-    };
-    units.iter().enumerate().map(move |(i, unit)| (i, part(unit))).filter(|(_, part)| !part.is_empty())
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{rows_by_unit, split};
+    use super::split;
 
     #[test]
     fn the_last_range_is_shorter() {
         assert_eq!(split(3..10, 3).collect::<Vec<_>>(), [3..6, 6..9, 9..10]);
         assert_eq!(split(3..3, 3).count(), 0);
-    }
-
-    #[test]
-    fn rows_are_found_in_their_units() {
-        let found: Vec<_> = rows_by_unit(&[0, 4, 5, 11], &[0..5, 5..5, 5..10, 10..12]).collect();
-        assert_eq!(found, [(0, &[0, 4][..]), (2, &[5][..]), (3, &[11][..])]);
     }
 }

@@ -12,8 +12,8 @@ use arrow_schema::DataType;
 use super::buffer::BlockBuffer;
 use super::lists::{first_null, list_values};
 use super::width::MAX_SPARSE_DIMENSIONS;
-use crate::field::convert;
-use crate::output::column_names::{INDICES, VALUES};
+use crate::rows::columns::{INDICES, VALUES};
+use crate::rows::field::convert;
 
 /// Appends rows with the columns [`INDICES`] and [`VALUES`], whose first row is row `first_row` of the file, to a buffer.
 pub(super) fn append(

@@ -2,9 +2,10 @@
 
 use anyhow::{Result, bail};
 
-use super::error::REMEDY;
+use crate::formats::error::REMEDY;
 use crate::named::Named;
-use crate::output::{OutputDtype, OutputMetadata};
+use crate::rows::metadata::Key;
+use crate::rows::{FileMetadata, OutputDtype};
 
 /// Maximum stored elements of a dense vector: some hundred of them fit into memory.
 const MAX_WIDTH: usize = 1 << 20;
@@ -25,11 +26,11 @@ pub(super) fn checked_width(name: &str, width: u64) -> Result<usize> {
 /// The type and the dimensions of vectors with `width` int8 elements: `int8`, or signs if the metadata says so. Without metadata, they
 /// are signs if `is_sign`.
 pub(super) fn dimensions_of_int8(
-    metadata: &OutputMetadata,
+    metadata: &FileMetadata,
     width: usize,
     is_sign: bool,
 ) -> (OutputDtype, usize) {
-    let is_sign = match metadata.get("output_dtype") {
+    let is_sign = match metadata.get(Key::OutputDtype) {
         Some(dtype) => dtype == OutputDtype::Binary.name(),
         None => is_sign,
     };

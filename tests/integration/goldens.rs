@@ -19,7 +19,7 @@ use sconce::nn::{
 };
 use sconce::ops::activation::NAMES;
 use sconce::ops::linear::{LinearWeights, Matrix, reference};
-use sconce::output::{Content, StoredVector, VectorValues};
+use sconce::rows::{Content, StoredVector, VectorValues};
 use sconce::sys::console::{Console, Verbosity};
 use sconce::task::{Embedder, Loaded, ModelOptions, OnLong, VectorOptions, load};
 use sconce::text::TokenIds;

@@ -12,9 +12,9 @@ use std::thread;
 
 use crate::support::damage::malformed_parquet;
 use crate::support::{assert_fails, embed, embedding, fixture, rows, sconce, stdout};
-use sconce::field::FieldValue;
 use sconce::formats::Compression;
 use sconce::input::{Entries, Entry, Fields, Filter, Format, InputPath, Record, Source, Unreadable, find};
+use sconce::rows::FieldValue;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 

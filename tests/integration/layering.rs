@@ -1,6 +1,6 @@
 //! Imports run downward only: `main → cli → run → {job, task}`, `lib → api → {task, vectors}`, `task → {engine, text, model, nn}`,
-//! `job → {engine, input, output}`, `engine → {text, output}`, `{input, output, vectors} → formats`, `model → nn → ops → kernels`,
-//! `{job, output, engine, model} → store`.
+//! `job → {engine, input}`, `engine → {text, rows}`, `{input, vectors, job} → formats → rows`, `model → nn → ops → kernels`,
+//! `{job, formats, engine, model} → store`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,26 +10,25 @@ const ROOMS: &[(&str, &str)] = &[
     ("main", "cli error job nn store"),
     (
         "lib",
-        "api cli run serve job task engine vectors input text model neighbours nn ops kernels output formats store field figure error named",
+        "api cli run serve job task engine vectors input text model neighbours nn ops kernels formats rows store figure error named",
     ),
     // A door like the command line; `api/engine.rs` alone runs tasks.
-    ("api", "engine task vectors text model neighbours nn output field"),
-    ("cli", "run serve job task vectors input text model neighbours nn output store"),
-    ("run", "job engine task vectors figure input text model neighbours nn output store formats field"),
+    ("api", "engine task vectors text model neighbours nn rows"),
+    ("cli", "run serve job task vectors input text model neighbours nn formats rows store"),
+    ("run", "job engine task vectors figure input text model neighbours nn formats rows store"),
     // A door like the command line: `serve/schema` knows no HTTP, and nothing below knows the server.
-    ("serve", "task engine input text model neighbours nn output"),
-    ("job", "engine input text neighbours output store field"),
+    ("serve", "task engine input text model neighbours nn formats rows"),
+    ("job", "engine input text neighbours formats rows store"),
     // A task implements `engine::Task`; the engine itself knows no task and no file.
-    ("task", "engine text model neighbours nn output store"),
-    ("engine", "text output store"),
-    ("vectors", "neighbours formats output store field"),
-    ("input", "field formats"),
-    ("output", "neighbours store field formats"),
-    ("formats", "field"),
+    ("task", "engine text model neighbours nn rows store"),
+    ("engine", "text rows store"),
+    ("vectors", "neighbours formats rows store"),
+    ("input", "formats rows"),
+    ("formats", "neighbours rows store"),
+    ("rows", "neighbours"),
     ("model", "neighbours nn text store"),
     ("text", ""),
     ("store", ""),
-    ("field", ""),
     ("figure", ""),
     ("nn", "ops kernels"),
     ("neighbours", "kernels"),
@@ -60,28 +59,28 @@ const OWNED: &[(&str, &[&str])] = &[
     ("base64", &["figure", "text", "serve"]),
     ("unicode_width", &["figure"]),
     ("unicode_segmentation", &["text"]),
-    ("safetensors", &["model", "vectors"]),
+    ("safetensors", &["formats", "model"]),
     ("hf_hub", &["model"]),
     ("ureq", &["model"]),
     ("rustls", &["model", "serve"]),
     ("rustls_native_certs", &["model"]),
-    ("zip", &["model", "output", "vectors"]),
+    ("zip", &["formats", "model"]),
     ("memmap2", &["sys"]),
     // Beside the digests, those of the keys of clients.
     ("sha2", &["store", "serve"]),
-    ("arrow_array", &["formats", "input", "output", "field", "vectors"]),
-    ("arrow_buffer", &["formats", "input", "output"]),
-    ("arrow_cast", &["field", "vectors"]),
-    ("arrow_data", &["field"]),
-    ("arrow_ipc", &["formats", "output"]),
-    ("arrow_select", &["output", "field", "vectors"]),
+    ("arrow_array", &["formats", "input", "rows", "vectors"]),
+    ("arrow_buffer", &["formats", "input"]),
+    ("arrow_cast", &["rows"]),
+    ("arrow_data", &["rows"]),
+    ("arrow_ipc", &["formats"]),
+    ("arrow_select", &["formats", "rows", "vectors"]),
     ("clap_mangen", &["cli"]),
     ("bytes", &["formats"]),
-    ("csv", &["input", "output", "vectors"]),
+    ("csv", &["formats"]),
     ("flate2", &["input"]),
     ("glob", &["input"]),
     ("ignore", &["input"]),
-    ("parquet", &["formats", "output"]),
+    ("parquet", &["formats"]),
     ("zstd", &["input"]),
     ("candle_core", &["nn", "ops", "model", "task"]),
     ("candle_nn", &["ops"]),
@@ -261,7 +260,8 @@ fn unsafe_code_for_other_processors_is_documented() {
     }
 }
 
-/// The readers of the `parquet` and `arrow` crates trust what a file declares; `formats/` guards them.
+/// The readers of the `parquet` and `arrow` crates trust what a file declares; `formats/` guards them. [`OWNED`] keeps the crates of csv, zip
+/// and safetensors there, so that merge, append, search, inspect and the input have no other way to a file.
 #[test]
 fn parquet_and_arrow_are_read_in_one_place() {
     let readers = [

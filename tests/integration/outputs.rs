@@ -13,11 +13,12 @@ use half::f16;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use parquet::basic::{Compression, Encoding};
 use parquet::file::reader::{FileReader, SerializedFileReader};
-use sconce::field::{FieldValue, carried_type};
+use sconce::formats::{self, Writer};
 use sconce::named::Named;
-use sconce::output::{
-    self, ColumnType, Content, ContentType, KeptColumn, LabelScore, OutputDtype, OutputFormat, OutputSchema,
-    Row, StoredVector, VectorType, VectorValues, Writer,
+use sconce::rows::field::{FieldValue, carried_type};
+use sconce::rows::{
+    ColumnType, Content, ContentType, KeptColumn, LabelScore, OutputDtype, OutputFormat, OutputSchema, Row,
+    StoredVector, VectorType, VectorValues,
 };
 use sconce::store::{
     Digest, DurableRows, Event, HashedBlock, Ledger, LedgerEntry, OutputLock, ReadFiles, SidecarPaths,
@@ -104,7 +105,7 @@ fn schemas() -> Vec<OutputSchema> {
         for dtype in DTYPES {
             let plain = schema(format, dtype);
             let per_token = with_vectors(plain.clone(), |vectors| vectors.per_token = true);
-            schemas.extend([plain, per_token].into_iter().filter(|schema| output::check(schema).is_ok()));
+            schemas.extend([plain, per_token].into_iter().filter(|schema| formats::check(schema).is_ok()));
         }
     }
     assert_eq!(schemas.len(), 6 * 4 + 3 * 3);
@@ -159,7 +160,7 @@ fn row(text: &TestRow) -> Row<'_> {
 }
 
 fn write(path: &Path, schema: &OutputSchema, texts: &[TestRow]) {
-    output::check(schema).unwrap();
+    formats::check(schema).unwrap();
     let mut writer = open(&Target::File(path.into()), schema, None).unwrap();
     texts.iter().for_each(|text| writer.write(&row(text)).unwrap());
     writer.finish().unwrap();
@@ -862,12 +863,12 @@ fn arrays_hold_neither_scores_nor_labels() {
         {
             let schema = OutputSchema { content, ..schema(format, OutputDtype::F32) };
             let remedy = "--output-format jsonl, csv, parquet or arrow";
-            assert_message(output::check(&schema), &[format.name(), noun, remedy]);
+            assert_message(formats::check(&schema), &[format.name(), noun, remedy]);
         }
     }
     let kept = |content, name: &str| {
         let kept = vec![KeptColumn { name: name.into(), column_type: ColumnType::Text }];
-        output::check(&OutputSchema { content, kept, ..schema(OutputFormat::Jsonl, OutputDtype::F32) })
+        formats::check(&OutputSchema { content, kept, ..schema(OutputFormat::Jsonl, OutputDtype::F32) })
     };
     assert_message(kept(ContentType::Labels, "labels"), &["--keep labels", "already an output column"]);
     assert_message(kept(ContentType::Scores { ranked: false }, "rank"), &["--keep rank"]);
@@ -877,7 +878,7 @@ fn arrays_hold_neither_scores_nor_labels() {
 #[test]
 fn unsupported_options_are_refused() {
     use OutputFormat::{Arrow, Csv, Jsonl, Npy, Parquet, Safetensors};
-    let refused = |schema: OutputSchema, parts: &[&str]| assert_message(output::check(&schema), parts);
+    let refused = |schema: OutputSchema, parts: &[&str]| assert_message(formats::check(&schema), parts);
     let plain = |format, dtype| OutputSchema { kept: vec![], ..schema(format, dtype) };
     let not_normalized =
         |format| with_vectors(plain(format, OutputDtype::Int8), |vectors| vectors.normalized = false);
@@ -888,7 +889,7 @@ fn unsupported_options_are_refused() {
     for format in [Jsonl, Parquet, Arrow] {
         let schema = with_vectors(plain(format, OutputDtype::Int8), |vectors| vectors.per_token = true);
         refused(schema, &["--output-dtype int8", "--pooling none", "f32, f16 or binary"]);
-        output::check(&not_normalized(format)).unwrap();
+        formats::check(&not_normalized(format)).unwrap();
     }
     for format in [Npy, Safetensors] {
         let schema = not_normalized(format);
@@ -905,7 +906,7 @@ fn unsupported_options_are_refused() {
         };
         refused(binary(36), &["--output-dtype binary", "have 36", "--dimensions 32"]);
         refused(binary(7), &["--output-dtype binary", "have 7", "choose another --output-dtype"]);
-        output::check(&binary(8)).unwrap();
+        formats::check(&binary(8)).unwrap();
     }
     let keep = |format, names: &[&str]| OutputSchema {
         kept: names
@@ -922,12 +923,12 @@ fn unsupported_options_are_refused() {
             );
         }
         refused(keep(format, &["year", "title", "year"]), &["--keep", "\"year\" twice"]);
-        output::check(&keep(format, &["year", "e16", "e01", "e", "Index"])).unwrap();
+        formats::check(&keep(format, &["year", "e16", "e01", "e", "Index"])).unwrap();
     }
     refused(keep(Csv, &["e15"]), &["--keep e15", "is already an output column"]);
-    output::check(&keep(Parquet, &["e15"])).unwrap();
+    formats::check(&keep(Parquet, &["e15"])).unwrap();
     let binary = with_vectors(keep(Csv, &["e2"]), |vectors| vectors.dtype = OutputDtype::Binary);
-    output::check(&binary).unwrap();
+    formats::check(&binary).unwrap();
 }
 
 /// Locks an output of a run that reads no file.
@@ -937,7 +938,7 @@ fn lock(target: &Target) -> anyhow::Result<OutputLock> {
 
 /// Locks and opens an output.
 fn open(target: &Target, schema: &OutputSchema, durable: Option<DurableRows>) -> anyhow::Result<Writer> {
-    output::Writer::open(&lock(target)?, schema, durable)
+    formats::Writer::open(&lock(target)?, schema, durable)
 }
 
 fn sidecars(target: &Target) -> anyhow::Result<Option<SidecarPaths>> {
@@ -953,7 +954,7 @@ fn a_second_writer_is_refused() {
     let schema = schema(OutputFormat::Jsonl, OutputDtype::F32);
     let texts = texts(&schema, 3);
     let claim = lock(&target).unwrap();
-    let mut writer = output::Writer::open(&claim, &schema, None).unwrap();
+    let mut writer = formats::Writer::open(&claim, &schema, None).unwrap();
     writer.write(&row(&texts[0])).unwrap();
     let bytes = writer.checkpoint().unwrap();
     let before = fs::read(&sidecars.partial).unwrap();

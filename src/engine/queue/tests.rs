@@ -7,7 +7,7 @@ use anyhow::bail;
 
 use super::*;
 use crate::engine::{Engine, MemoryBudget, TextFault, Workload};
-use crate::output::Content;
+use crate::rows::Content;
 use crate::text::{Sequence, TokenIds};
 
 /// A token is a character, and a row is a number. Some characters fail, or wait.

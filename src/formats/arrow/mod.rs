@@ -1,12 +1,6 @@
-//! Arrow IPC files and streams: the columns that are needed, one record batch at a time.
+//! Arrow IPC files and streams.
 
-mod batches;
-mod decode;
-mod file;
-mod message;
-mod projection;
-mod reader;
-mod stream;
+mod read;
+pub(super) mod write;
 
-pub use batches::{ArrowBatches, open};
-pub use reader::ArrowReader;
+pub use read::{ArrowBatches, ArrowReader, open};

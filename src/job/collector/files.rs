@@ -2,8 +2,9 @@
 
 use anyhow::{Result, bail};
 
+use crate::formats::Writer;
 use crate::job::manifest::Manifest;
-use crate::output::{OutputFormat, OutputMetadata, OutputSchema, Row, Writer};
+use crate::rows::{FileMetadata, OutputFormat, OutputSchema, Row};
 use crate::store::{self, Digest, DurableRows, Ledger, LedgerEntry, OutputLock};
 
 /// A locked output and its ledger. They are opened with the first row: until then, the rows of an earlier run stay on the disk.
@@ -107,7 +108,7 @@ impl OutputFiles {
     }
 
     /// Completes the output and renames it.
-    pub(super) fn finish_rows(&mut self, metadata: &OutputMetadata) -> Result<()> {
+    pub(super) fn finish_rows(&mut self, metadata: &FileMetadata) -> Result<()> {
         let Some(mut writer) = self.writer.take() else { return Ok(()) };
         writer.set_metadata(metadata);
         writer.finish()

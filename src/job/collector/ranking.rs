@@ -5,10 +5,9 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::field::FieldValue;
 use crate::job::manifest::SavedScore;
 use crate::neighbours::descending;
-use crate::output::{self, Content};
+use crate::rows::{Content, FieldValue, Row};
 
 /// The best rows so far.
 pub(super) struct Ranking {
@@ -38,7 +37,7 @@ impl Ranking {
     }
 
     /// Adds a row with a score if it is among the best of its query.
-    pub(super) fn push(&mut self, query: usize, row: &output::Row) {
+    pub(super) fn push(&mut self, query: usize, row: &Row) {
         let Content::Score { score, .. } = *row.content else { return };
         let rows = self.queries.entry(query).or_default();
         let key = (descending(score), row.index);
@@ -77,7 +76,7 @@ impl Ranking {
     pub(super) fn restore(&mut self, saved: &SavedScore, id: Option<&Value>, kept: &[FieldValue]) {
         let SavedScore { query, index, score, tokens, truncated } = *saved;
         let content = Content::Score { score: f32::from_bits(score), rank: None };
-        let row = output::Row { index, id, chunk: None, tokens, truncated, kept, content: &content };
+        let row = Row { index, id, chunk: None, tokens, truncated, kept, content: &content };
         self.push(query, &row);
     }
 
@@ -97,8 +96,8 @@ impl Ranking {
 
 impl RankedRow {
     /// The row to write.
-    pub(super) fn as_row(&self) -> output::Row<'_> {
-        output::Row {
+    pub(super) fn as_row(&self) -> Row<'_> {
+        Row {
             index: self.index,
             id: self.id.as_ref(),
             chunk: None,
@@ -113,7 +112,7 @@ impl RankedRow {
 #[cfg(test)]
 mod tests {
     use super::Ranking;
-    use crate::output::{Content, Row};
+    use crate::rows::{Content, Row};
 
     #[test]
     fn the_best_rows_are_kept_and_equal_scores_stay_in_the_order_of_input() {

@@ -12,7 +12,7 @@ use crate::input::{Location, Position};
 use crate::job::columns::null_misfits;
 use crate::job::known_records::hash_text;
 use crate::job::messages::{Outcome, RecordMeta};
-use crate::output;
+use crate::rows::Row;
 use crate::store::{Event, LedgerEntry};
 
 /// The error of a record that ends the run.
@@ -102,7 +102,7 @@ impl Collector {
         }
         let rows_before = self.stats.rows;
         for row in rows {
-            let kept_row = output::Row {
+            let kept_row = Row {
                 index,
                 id: id.as_ref(),
                 chunk: row.span,
@@ -132,7 +132,7 @@ impl Collector {
     }
 
     /// Writes a row with NaN or infinite values, unless its format cannot tell them from others.
-    fn take_not_finite(&mut self, query: usize, row: &output::Row, location: &Location) -> Result<()> {
+    fn take_not_finite(&mut self, query: usize, row: &Row, location: &Location) -> Result<()> {
         let mut reason = self.schema.content.not_finite();
         if let Some(span) = row.chunk {
             reason = format!("chunk {} {reason}", span.chunk);
@@ -151,7 +151,7 @@ impl Collector {
     }
 
     /// Writes a row, or keeps it until the end of the run if rows are sorted.
-    fn take_row(&mut self, query: usize, row: &output::Row) -> Result<()> {
+    fn take_row(&mut self, query: usize, row: &Row) -> Result<()> {
         self.place.is_inside_record = true;
         self.open()?;
         match &mut self.ranking {
@@ -165,9 +165,9 @@ impl Collector {
     }
 
     /// Writes a row, with the columns of its query if rows have those.
-    fn write_row(&mut self, query: usize, row: &output::Row) -> Result<()> {
+    fn write_row(&mut self, query: usize, row: &Row) -> Result<()> {
         let written = match self.query_values.get(query).map(|columns| [row.kept, columns].concat()) {
-            Some(kept) => self.files.write(&output::Row { kept: &kept, ..*row }),
+            Some(kept) => self.files.write(&Row { kept: &kept, ..*row }),
             None => self.files.write(row),
         };
         written?;

@@ -11,7 +11,7 @@ use crate::job::digests::weights_metadata;
 use crate::job::journal::Journal;
 use crate::job::manifest::{CompletedRun, Manifest};
 use crate::job::signals::{Interrupted, Interrupts};
-use crate::output::{OutputFormat, OutputMetadata};
+use crate::rows::{FileMetadata, OutputFormat};
 use crate::store::{self, ClosedPipe};
 use crate::sys::console::counted;
 
@@ -73,7 +73,7 @@ impl Collector {
     }
 
     /// The metadata of the output, with the digest of the weights if the model's files are hashed.
-    pub(in crate::job) fn metadata(&mut self) -> Result<OutputMetadata> {
+    pub(in crate::job) fn metadata(&mut self) -> Result<FileMetadata> {
         self.schema.metadata.extend(weights_metadata(&self.identity.files.wait()?));
         Ok(self.schema.metadata.clone())
     }

@@ -3,8 +3,9 @@
 use anyhow::Result;
 use serde::Serialize;
 
+use crate::formats::Array;
 use crate::named::{Named, names};
-use crate::output::{Array, OutputMetadata};
+use crate::rows::FileMetadata;
 use crate::task::{AttentionMaps, View};
 
 /// The form of the attention of a text.
@@ -70,8 +71,8 @@ pub(super) fn array<'a>(maps: &'a AttentionMaps, shape: &'a [usize; 4]) -> Array
 }
 
 /// The metadata of a safetensors file; lists are JSON.
-pub(super) fn metadata(maps: &AttentionMaps, model: &str) -> Result<OutputMetadata> {
-    let mut metadata = OutputMetadata::from([
+pub(super) fn metadata(maps: &AttentionMaps, model: &str) -> Result<FileMetadata> {
+    let mut metadata = FileMetadata::from([
         ("format".into(), "sconce".into()),
         ("model".into(), model.into()),
         ("kind".into(), kind(maps).into()),

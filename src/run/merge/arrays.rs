@@ -5,27 +5,27 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 
-use crate::field::FieldValue;
+use crate::formats::Writer;
 use crate::neighbours::{Block, Elements};
 use crate::neighbours::{Representation, SparseVector};
-use crate::output::{
-    Content, ContentType, OutputFormat, OutputMetadata, OutputSchema, Row, Span, StoredVector, VectorType,
-    VectorValues, Writer,
+use crate::rows::columns::OF_CHUNKS;
+use crate::rows::metadata::Key;
+use crate::rows::{
+    Content, ContentType, FieldValue, FileMetadata, OutputFormat, OutputSchema, Row, Span, StoredVector,
+    VectorType, VectorValues,
 };
 use crate::store::OutputLock;
 use crate::vectors::{VectorField, VectorFile};
 
 /// Rows that are read at a time.
 const BLOCK_ROWS: usize = 256;
-/// The columns of a safetensors file whose rows are chunks.
-const CHUNK_COLUMNS: [&str; 4] = ["index", "chunk", "start", "end"];
 
 /// Writes the rows of all files.
 pub(super) fn join(
     lock: &OutputLock,
     format: OutputFormat,
     inputs: &[PathBuf],
-    metadata: &OutputMetadata,
+    metadata: &FileMetadata,
 ) -> Result<()> {
     let schemas = inputs.iter().map(|path| schema(path, format, metadata)).collect::<Result<Vec<_>>>()?;
     for (path, schema) in inputs.iter().zip(&schemas) {
@@ -58,7 +58,7 @@ fn open(path: &Path, format: OutputFormat) -> Result<VectorFile> {
 }
 
 /// What the rows of a file have in common, with the metadata of the output.
-fn schema(path: &Path, format: OutputFormat, metadata: &OutputMetadata) -> Result<OutputSchema> {
+fn schema(path: &Path, format: OutputFormat, metadata: &FileMetadata) -> Result<OutputSchema> {
     let file = open(path, format)?;
     let (dtype, dimensions) = (file.dtype(), file.dimensions());
     let content = match format {
@@ -69,7 +69,7 @@ fn schema(path: &Path, format: OutputFormat, metadata: &OutputMetadata) -> Resul
     let chunks = format == OutputFormat::Safetensors && !file.columns().is_empty();
     let mut metadata = metadata.clone();
     // The header has it of its own accord.
-    metadata.remove("format");
+    metadata.remove(Key::Format);
     Ok(OutputSchema {
         format,
         content,
@@ -102,8 +102,8 @@ fn append(writer: &mut Writer, file: &VectorFile, chunks: bool) -> Result<()> {
 /// The indices of the columns that locate chunks.
 fn chunk_columns(file: &VectorFile) -> Result<Vec<usize>> {
     let find = |name: &&str| file.columns().iter().position(|column| column.name == **name);
-    let found: Vec<usize> = CHUNK_COLUMNS.iter().filter_map(find).collect();
-    if found.len() < CHUNK_COLUMNS.len() || file.columns().len() > CHUNK_COLUMNS.len() {
+    let found: Vec<usize> = OF_CHUNKS.iter().filter_map(find).collect();
+    if found.len() < OF_CHUNKS.len() || file.columns().len() > OF_CHUNKS.len() {
         bail!("{} has tensors that sconce does not write; pass files that sconce wrote", file.name());
     }
     Ok(found)

@@ -10,8 +10,9 @@ use std::path::PathBuf;
 use anyhow::{Result, anyhow, bail};
 
 use self::parts::Part;
+use crate::formats::{self, RowFile, Writer, read_line};
 use crate::job::refuse_interrupted;
-use crate::output::{self, OutputFormat, OutputMetadata, OutputSchema, RowFile, Writer, read_line};
+use crate::rows::{FileMetadata, OutputFormat, OutputSchema};
 use crate::store::{Ledger, OutputLock, ReadFiles, SidecarPaths, Target};
 use crate::sys::console::{Console, counted};
 use crate::sys::regular_file;
@@ -59,7 +60,7 @@ fn open_parts(inputs: &[PathBuf]) -> Result<Vec<Part>> {
 fn join_parts(lock: &OutputLock, inputs: &[PathBuf], parts: &[Part]) -> Result<()> {
     let (format, metadata) = parts::check(parts)?;
     let merged = match format {
-        OutputFormat::Jsonl | OutputFormat::Csv => output::concatenate(lock, format, inputs),
+        OutputFormat::Jsonl | OutputFormat::Csv => formats::concatenate(lock, format, inputs),
         OutputFormat::Parquet | OutputFormat::Arrow => join_rows(lock, format, inputs, &metadata),
         OutputFormat::Npy | OutputFormat::Npz | OutputFormat::Safetensors => {
             arrays::join(lock, format, inputs, &metadata)
@@ -82,10 +83,10 @@ fn join_rows(
     lock: &OutputLock,
     format: OutputFormat,
     inputs: &[PathBuf],
-    metadata: &OutputMetadata,
+    metadata: &FileMetadata,
 ) -> Result<()> {
     let without_metadata =
-        |schema: &OutputSchema| OutputSchema { metadata: OutputMetadata::new(), ..schema.clone() };
+        |schema: &OutputSchema| OutputSchema { metadata: FileMetadata::default(), ..schema.clone() };
     let schemas = inputs.iter().map(|path| Ok(RowFile::open(path, format)?.schema().clone()));
     let schemas = schemas.collect::<Result<Vec<_>>>()?;
     let first = &schemas[0];
@@ -101,7 +102,7 @@ fn join_rows(
     let schema = OutputSchema { metadata: metadata.clone(), ..first.clone() };
     let mut writer = Writer::open(lock, &schema, None)?;
     for path in inputs {
-        RowFile::open(path, format)?.for_each_row(|row| writer.write(row))?;
+        RowFile::open(path, format)?.for_each_batch(|batch| writer.write_batch(batch))?;
     }
     writer.finish()
 }

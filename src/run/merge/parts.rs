@@ -4,11 +4,11 @@ use std::io::Read;
 use std::path::Path;
 
 use anyhow::{Result, anyhow, bail};
-use serde_json::Value;
 
-use crate::formats::{Kind, sniff};
-use crate::job::{SHARD_KEYS, Shard, shard_of_run};
-use crate::output::{OutputFormat, OutputMetadata, RowFile};
+use crate::formats::{Kind, RowFile, npy, sniff};
+use crate::job::{Shard, shard_of_run};
+use crate::rows::metadata::Key;
+use crate::rows::{FileMetadata, OutputFormat};
 use crate::store::{self, SidecarPaths, Target};
 use crate::sys::console::counted;
 use crate::sys::regular_file;
@@ -18,19 +18,17 @@ use crate::vectors::{VectorField, VectorFile};
 const START_BYTES: u64 = 16;
 /// The end of the name of the record of a run, which is hidden beside its output.
 const DONE_SUFFIX: &str = ".done.json";
-/// The digest of the weights, in the metadata.
-const WEIGHTS: &str = "weights_sha256";
 /// How the release is called, and the model, which has several names where it was moved. Files with the same weights may differ in these.
-const NAMES: [&str; 3] = ["release", "model", "revision"];
+const NAMES: [Key; 3] = [Key::Release, Key::Model, Key::Revision];
 
 /// A file to merge.
 pub(super) struct Part {
     name: String,
     format: OutputFormat,
     /// What the file says about its rows; for formats without metadata, what the record of its run says about the shard.
-    metadata: OutputMetadata,
+    metadata: FileMetadata,
     /// The number of chunks of each record, for npy.
-    chunks: Option<Vec<Value>>,
+    chunks: Option<Vec<u64>>,
     /// Whether the file, or the record of its run, would say that it is a shard.
     tells_shard: bool,
 }
@@ -47,7 +45,9 @@ impl Part {
             }
             OutputFormat::Safetensors => VectorFile::open(path, VectorField::Auto)?.metadata().clone(),
             OutputFormat::Npy => {
-                let (metadata, counts) = npy_metadata(path)?;
+                let sidecars = SidecarPaths::of(&Target::File(path.to_owned()))?;
+                let read = sidecars.map(|sidecars| npy::read_metadata(&sidecars.meta)).transpose()?;
+                let (metadata, counts) = read.unwrap_or_default();
                 chunks = counts;
                 metadata
             }
@@ -61,12 +61,12 @@ impl Part {
     }
 
     fn shard(&self) -> Option<Shard> {
-        self.metadata.get("shard")?.parse().ok()
+        self.metadata.get(Key::Shard)?.parse().ok()
     }
 
     /// The records of the shard, if the file says them.
     fn records(&self) -> Option<(u64, u64)> {
-        let (start, end) = self.metadata.get("shard_records")?.split_once("..")?;
+        let (start, end) = self.metadata.get(Key::ShardRecords)?.split_once("..")?;
         Some((start.parse().ok()?, end.parse().ok()?))
     }
 }
@@ -90,43 +90,33 @@ fn format_of(path: &Path, name: &str) -> Result<OutputFormat> {
     })
 }
 
-/// The metadata beside an npy file, and the number of chunks of each record if rows are chunks.
-fn npy_metadata(path: &Path) -> Result<(OutputMetadata, Option<Vec<Value>>)> {
-    let Some(sidecars) = SidecarPaths::of(&Target::File(path.to_owned()))? else {
-        return Ok((OutputMetadata::new(), None));
-    };
-    let fields = store::manifest::load_metadata(&sidecars.meta)?.unwrap_or_default();
-    let chunks = fields.get("chunks").and_then(Value::as_array).cloned();
-    let text = |(key, value): (String, Value)| Some((key, value.as_str()?.to_owned()));
-    Ok((fields.into_iter().filter_map(text).collect(), chunks))
-}
-
 /// Writes the metadata beside a merged npy file, if the parts have any.
 pub(super) fn join_npy_metadata(
     sidecars: &SidecarPaths,
     parts: &[Part],
-    metadata: &OutputMetadata,
+    metadata: &FileMetadata,
 ) -> Result<()> {
     if parts[0].format != OutputFormat::Npy || metadata.is_empty() {
         return Ok(());
     }
     let mut meta = serde_json::to_value(metadata)?;
     if parts[0].chunks.is_some() {
-        meta["chunks"] = parts.iter().filter_map(|part| part.chunks.clone()).flatten().collect();
+        let chunks: Vec<u64> = parts.iter().filter_map(|part| part.chunks.clone()).flatten().collect();
+        meta["chunks"] = chunks.into();
     }
     store::manifest::save(&sidecars.meta, &sidecars.output, &meta)
 }
 
 /// Checks that the files belong together, and that shards are complete and in order. Returns their format and the metadata of all rows.
-pub(super) fn check(parts: &[Part]) -> Result<(OutputFormat, OutputMetadata)> {
+pub(super) fn check(parts: &[Part]) -> Result<(OutputFormat, FileMetadata)> {
     let Some(first) = parts.first() else { bail!("there are no files to merge; name some") };
     let common = |part: &Part| {
         let mut metadata = part.metadata.clone();
-        SHARD_KEYS.iter().for_each(|key| drop(metadata.remove(*key)));
+        Key::OF_SHARD.iter().for_each(|key| metadata.remove(*key));
         metadata
     };
     let metadata = common(first);
-    let has_weights = metadata.contains_key(WEIGHTS);
+    let ignored = if metadata.has(Key::WeightsSha256) { &NAMES[..] } else { &[] };
     for part in &parts[1..] {
         if part.format != first.format {
             bail!(
@@ -144,20 +134,12 @@ pub(super) fn check(parts: &[Part]) -> Result<(OutputFormat, OutputMetadata)> {
                 part.name
             );
         }
-        let found = common(part);
-        let mut keys = metadata.keys().chain(found.keys());
-        if let Some(key) = keys.find(|key| {
-            !(has_weights && NAMES.contains(&key.as_str())) && metadata.get(*key) != found.get(*key)
-        }) {
-            let value = |metadata: &OutputMetadata| {
-                metadata.get(key).map_or("nothing".into(), |value| format!("{value:?}"))
-            };
+        if let Some((key, values)) = metadata.difference(&common(part), ignored) {
+            let [a, b] = values.map(|value| value.map_or("nothing".into(), |value| format!("{value:?}")));
             bail!(
-                "{} and {} differ in {key}: {} and {}; merge files that were written with the same model and options",
+                "{} and {} differ in {key}: {a} and {b}; merge files that were written with the same model and options",
                 first.name,
-                part.name,
-                value(&metadata),
-                value(&found)
+                part.name
             );
         }
     }

@@ -9,7 +9,7 @@ use super::{RecordOptions, hints};
 use crate::error::UsageError;
 use crate::input::InputPath;
 use crate::job::{StartMode, check_writable, refuse_interrupted};
-use crate::output;
+use crate::rows::OutputFormat;
 use crate::store::{self, Ledger, OutputLock, ReadFiles, UncheckedOutput};
 use crate::task::Loaded;
 
@@ -27,7 +27,7 @@ pub(super) fn lock_output(options: &RecordOptions) -> Result<UncheckedOutput> {
     match lock.sidecars() {
         Some(sidecars) => {
             Ledger::check_replaceable(&sidecars.final_ledger)?;
-            if options.format == output::OutputFormat::Npy {
+            if options.format == OutputFormat::Npy {
                 store::manifest::check_replaceable(&sidecars.meta, "release")?;
             }
             if options.start == StartMode::Fresh {
@@ -39,7 +39,7 @@ pub(super) fn lock_output(options: &RecordOptions) -> Result<UncheckedOutput> {
             if options.start == StartMode::Resume { "--resume" } else { "--restart" },
             options.output
         ))),
-        None if options.chunks && options.format == output::OutputFormat::Npy => {
+        None if options.chunks && options.format == OutputFormat::Npy => {
             bail!(UsageError(format!(
                 "--chunk: npy output needs a second file for the number of rows per text, but {} is not a file; pass --output FILE, \
                  or another --output-format",

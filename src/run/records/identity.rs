@@ -1,10 +1,9 @@
 //! The identity of a run: it resumes another only if their identities are equal.
 
 use super::{Input, RecordOptions};
-use crate::job::{FileRecords, Identity, RunIdentity, sha256_of_texts};
+use crate::job::{FileRecords, RunIdentity, sha256_of_texts};
 use crate::named::Named;
 use crate::run::yes_or_no;
-use crate::task::{Loaded, ModelTask};
 
 /// The input and the output of a run. `appended` are the records of the file that it adds rows to.
 pub(super) fn of_run(options: &RecordOptions, appended: Option<&FileRecords>) -> RunIdentity {
@@ -20,13 +19,6 @@ pub(super) fn of_run(options: &RecordOptions, appended: Option<&FileRecords>) ->
         identity.insert("the rows of the file".into(), format!("SHA-256 {}", records.digest()));
     }
     identity
-}
-
-/// The choices that make the weights, beside the files.
-pub(super) fn of_weights(options: &RecordOptions, loaded: &Loaded) -> RunIdentity {
-    let seed = options.model.random_weights.map(|_| ("--random-weights".into(), loaded.weights.clone()));
-    let task = loaded.adapter.as_ref().and_then(|adapter| Some(("--task".into(), adapter.task.clone()?)));
-    seed.into_iter().chain(task).collect()
 }
 
 /// The identity of the input. The records themselves are compared by the digest of the cursor.
@@ -69,24 +61,4 @@ fn of_all(choices: impl Iterator<Item = String>) -> String {
         Some((first, rest)) if rest.iter().all(|choice| choice == first) => first.clone(),
         _ => choices.join(" "),
     }
-}
-
-/// The resolved options of every task that affect rows.
-pub(super) fn of_task(task: &impl ModelTask) -> RunIdentity {
-    let (tokenizer, backend) = (&task.model().tokenizer, task.model().encoders[0].backend());
-    RunIdentity::from([
-        ("--max-length".into(), tokenizer.max_length().to_string()),
-        ("--truncation-side".into(), tokenizer.truncation_side().name().into()),
-        ("--on-long".into(), task.model().on_long.name().into()),
-        ("--dtype".into(), backend.dtype().into()),
-        Identity::device(backend.to_string()),
-    ])
-}
-
-/// The options of commands that write scores.
-pub(in crate::run) fn of_scores(task: &impl ModelTask, raw: bool) -> RunIdentity {
-    RunIdentity::from([
-        ("--raw".into(), yes_or_no(raw)),
-        ("--truncation".into(), task.model().tokenizer.pair_truncation().name().into()),
-    ])
 }

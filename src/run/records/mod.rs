@@ -3,17 +3,16 @@
 mod checks;
 mod hints;
 mod identity;
-pub(super) mod metadata;
 mod options;
 mod plan;
+pub(super) mod resolved;
 
 use anyhow::Result;
 
-pub(super) use identity::of_scores;
 pub use options::{Append, Input, RecordOptions, TaskOptions};
+pub(super) use resolved::{ResolvedOptions, of_scores};
 
-use crate::job::{ExitStatus, OpenedJob, Queries, QueryColumns, RunIdentity};
-use crate::output::OutputMetadata;
+use crate::job::{ExitStatus, OpenedJob, Queries, QueryColumns};
 use crate::sys::console::Console;
 use crate::task::{Loaded, ModelTask};
 
@@ -21,10 +20,8 @@ use crate::task::{Loaded, ModelTask};
 pub(super) struct Setup<T> {
     /// The task.
     pub task: T,
-    /// The resolved options that affect rows, by the names of the options.
-    pub identity: RunIdentity,
-    /// The resolved options that affect rows, for the metadata of the output.
-    pub metadata: OutputMetadata,
+    /// The resolved options that rows depend on.
+    pub resolved: ResolvedOptions,
     /// Sort rows by their scores and write only this many of the best of each query.
     pub top_k: Option<usize>,
     /// What records are read for.
@@ -35,9 +32,9 @@ pub(super) struct Setup<T> {
 
 impl<T> Setup<T> {
     /// A task whose rows are in the order of the input.
-    pub(super) fn in_order(task: T, identity: RunIdentity, metadata: OutputMetadata) -> Self {
+    pub(super) fn in_order(task: T, resolved: ResolvedOptions) -> Self {
         let (queries, query_columns) = (Queries::default(), QueryColumns::default());
-        Setup { task, identity, metadata, top_k: None, queries, query_columns }
+        Setup { task, resolved, top_k: None, queries, query_columns }
     }
 }
 
@@ -63,9 +60,4 @@ pub(super) fn run<T: ModelTask>(
         job.source.check_kept()?;
     }
     job.start()?.run()?.report(options.appended()?.as_ref(), summary)
-}
-
-/// A flag in the metadata of an output.
-pub(super) fn true_or_false(value: bool) -> String {
-    if value { "true" } else { "false" }.into()
 }

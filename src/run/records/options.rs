@@ -7,7 +7,7 @@ use anyhow::Result;
 
 use crate::input::{Entries, Fields, Format, InputPath, KeptName, Source};
 use crate::job::{OpenInput, Pace, Selection, StartMode};
-use crate::output;
+use crate::rows::OutputFormat;
 use crate::store::{SidecarPaths, Target};
 use crate::sys::console::Console;
 use crate::task::ModelOptions;
@@ -23,7 +23,7 @@ pub struct RecordOptions {
     /// The destination of the rows.
     pub output: Target,
     /// The format of the output.
-    pub format: output::OutputFormat,
+    pub format: OutputFormat,
     /// Whether rows are chunks of texts (`--chunk`).
     pub chunks: bool,
     /// Tokens per batch. `None`: the fastest number for the device.

@@ -1,16 +1,21 @@
 //! The plan of a run: the locked output, the open input and the loaded model, which fit together.
 
+use std::mem;
+use std::ops::Range;
 use std::time::Instant;
 
 use anyhow::{Result, bail};
 
-use super::{RecordOptions, Setup, checks, identity, metadata};
+use super::{RecordOptions, Setup, checks, identity, resolved};
 use crate::engine::MemoryBudget;
 use crate::error::UsageError;
+use crate::formats;
 use crate::job::{
     EnginePlan, FileDigests, FileRecords, Identity, JobPlan, OpenInput, Policy, RunOutput, Stats, Timings,
 };
-use crate::output::{self, ColumnType, HASH_COLUMN, KeptColumn, OutputFormat, OutputMetadata, OutputSchema};
+use crate::rows::columns::RECORD_HASH;
+use crate::rows::metadata::Key;
+use crate::rows::{ColumnType, FileMetadata, KeptColumn, OutputFormat, OutputSchema};
 use crate::store::{Target, UncheckedOutput};
 use crate::sys::console::Console;
 use crate::task::{Loaded, ModelTask, OnLong, workload};
@@ -30,17 +35,19 @@ pub(super) fn make<T: ModelTask>(
     let loaded = load(&console)?;
     let timings = Timings { start, loading: start.elapsed().as_secs_f64(), resumed: Stats::default() };
     let lock = checks::check_model_files(options, lock, &loaded)?;
-    let of_model = metadata::of_model(&options.model, &loaded);
-    let (weights, files) = (identity::of_weights(options, &loaded), loaded.files.clone());
-    let setup = set_up(loaded, &console)?;
-    let metadata = output_metadata(of_model, options, &setup, &input)?;
+    let mut resolved = resolved::of_model(&options.model, &loaded);
+    let files = loaded.files.clone();
+    let mut setup = set_up(loaded, &console)?;
+    resolved.extend(resolved::of_task(&setup.task));
+    resolved.extend(mem::take(&mut setup.resolved));
+    let metadata = output_metadata(resolved.metadata(), options, setup.top_k, &input)?;
     let appended = file_records(options)?;
     let budget = MemoryBudget::new(&workload(&setup.task, options.batch_tokens), options.model.max_memory)?;
     let schema = schema(options, &setup, metadata, &input);
-    output::check(&schema).map_err(|error| UsageError(error.to_string()))?;
+    formats::check(&schema).map_err(|error| UsageError(error.to_string()))?;
     let identity = Identity {
         of_input: identity::of_run(options, appended.as_ref()),
-        choices: weights.into_iter().chain(identity::of_task(&setup.task)).chain(setup.identity).collect(),
+        choices: resolved.identity(),
         files: if needs_digests(options, output_is_stream) {
             FileDigests::start(files)
         } else {
@@ -60,24 +67,23 @@ fn shows_progress(output: &UncheckedOutput) -> bool {
     output.sidecars().is_some() || *output.target() == Target::Stdout && crate::sys::stdout::is_regular_file()
 }
 
-/// The metadata of the output: those of the model, and what is added to them.
-fn output_metadata<T: ModelTask>(
-    mut metadata: OutputMetadata,
+/// The metadata of the output: those of the resolved options, and the shard with its records.
+fn output_metadata(
+    mut metadata: FileMetadata,
     options: &RecordOptions,
-    setup: &Setup<T>,
+    top_k: Option<usize>,
     input: &OpenInput,
-) -> Result<OutputMetadata> {
-    if let Some(shard) = options.selection.shard {
-        if setup.top_k.is_some() {
-            bail!(UsageError(
-                "--shard: the best rows of a shard are not the best rows of all records; leave out --top-k"
-                    .into()
-            ));
-        }
-        metadata.extend(metadata::of_shard(shard, input.range()));
+) -> Result<FileMetadata> {
+    let Some(shard) = options.selection.shard else { return Ok(metadata) };
+    if top_k.is_some() {
+        bail!(UsageError(
+            "--shard: the best rows of a shard are not the best rows of all records; leave out --top-k"
+                .into()
+        ));
     }
-    metadata.extend(metadata::of_task(&setup.task));
-    metadata.extend(setup.metadata.clone());
+    let Range { start, end } = input.range();
+    metadata.insert(Key::Shard, shard.to_string());
+    metadata.insert(Key::ShardRecords, format!("{start}..{end}"));
     Ok(metadata)
 }
 
@@ -92,12 +98,12 @@ fn file_records(options: &RecordOptions) -> Result<Option<FileRecords>> {
 fn schema<T: ModelTask>(
     options: &RecordOptions,
     setup: &Setup<T>,
-    metadata: OutputMetadata,
+    metadata: FileMetadata,
     input: &OpenInput,
 ) -> OutputSchema {
     let text = |name: &str| KeptColumn { name: name.into(), column_type: ColumnType::Text };
     let fields = options.input.keep().iter().map(|kept| text(&kept.output));
-    let hash = options.append.iter().map(|_| text(HASH_COLUMN));
+    let hash = options.append.iter().map(|_| text(RECORD_HASH));
     let is_arrow = options.format == OutputFormat::Arrow;
     OutputSchema {
         format: options.format,

@@ -5,14 +5,23 @@ use anyhow::{Result, bail};
 use crate::model::modules::{Prompts, Role};
 use crate::named::Named;
 use crate::neighbours::{Representation, Similarity};
-use crate::output::OutputMetadata;
+use crate::rows::FileMetadata;
+use crate::rows::metadata::Key;
 use crate::sys::console::Console;
 use crate::task::TextEncoder;
 use crate::vectors::VectorFile;
 
 /// Keys of the metadata whose values have to be equal in the files of queries and documents, and `prompt`, whose values may differ.
-const ORIGIN: &[&str] =
-    &["weights_sha256", "model", "revision", "weights", "pooling", "normalized", "dimensions", "prompt"];
+const ORIGIN: &[Key] = &[
+    Key::WeightsSha256,
+    Key::Model,
+    Key::Revision,
+    Key::Weights,
+    Key::Pooling,
+    Key::Normalized,
+    Key::Dimensions,
+    Key::Prompt,
+];
 
 /// Checks that two files say nothing different about how their vectors were made.
 pub(super) fn check_same_origin(a: &VectorFile, b: &VectorFile) -> Result<()> {
@@ -24,14 +33,14 @@ pub(super) fn check_same_model(a: &VectorFile, b: &VectorFile) -> Result<()> {
     check_same(a, b, &ORIGIN[..ORIGIN.len() - 1])
 }
 
-fn check_same(a: &VectorFile, b: &VectorFile, keys: &[&str]) -> Result<()> {
+fn check_same(a: &VectorFile, b: &VectorFile, keys: &[Key]) -> Result<()> {
     // The same model may be given by another path or id; the digest of its weights identifies it.
-    let has_digests = [a, b].iter().all(|file| file.metadata().contains_key("weights_sha256"));
-    for key in keys.iter().filter(|key| !has_digests || !["model", "revision"].contains(key)) {
+    let has_digests = [a, b].iter().all(|file| file.metadata().has(Key::WeightsSha256));
+    for key in keys.iter().filter(|key| !has_digests || ![Key::Model, Key::Revision].contains(key)) {
         if let (Some(of_a), Some(of_b)) = (a.metadata().get(*key), b.metadata().get(*key))
             && of_a != of_b
         {
-            let (a, b) = (a.name(), b.name());
+            let (a, b, key) = (a.name(), b.name(), key.name());
             bail!("{a} was made with {key} {of_a:?}, but {b} with {of_b:?}; pass files of the same model");
         }
     }
@@ -84,7 +93,7 @@ fn check_kind(file: &VectorFile, encoder: &TextEncoder, queries: &str) -> Result
 /// The model of the queries.
 pub(super) struct QueryModel<'a> {
     /// Its name and choices, as `sconce embed` would write them.
-    pub metadata: OutputMetadata,
+    pub metadata: FileMetadata,
     /// The digest of its weights, if the file has one to compare with.
     pub weights_sha256: Option<String>,
     pub encoder: &'a TextEncoder,
@@ -96,18 +105,18 @@ pub(super) struct QueryModel<'a> {
 
 /// Checks that the file was made by the model of the queries, in the same way, and for documents.
 pub(super) fn check_model(file: &VectorFile, model: &QueryModel, console: &Console) -> Result<()> {
-    check_kind(file, model.encoder, &format!("queries of {}", model.metadata["model"]))?;
+    let own = model.metadata.get(Key::Model).unwrap_or_default();
+    check_kind(file, model.encoder, &format!("queries of {own}"))?;
     check_dimensions(file, model.encoder.dimensions(), "queries of this model")?;
     let stored = file.metadata();
     let name = file.name();
-    let made_by = stored.get("model").map_or("another model", String::as_str);
-    let own = &model.metadata["model"];
-    match (stored.get("weights_sha256"), &model.weights_sha256) {
+    let made_by = stored.get(Key::Model).unwrap_or("another model");
+    match (stored.get(Key::WeightsSha256), model.weights_sha256.as_deref()) {
         (Some(stored), Some(own_digest)) if stored != own_digest => bail!(
             "{name} was made by {made_by} with other weights than those of {own}; pass --model with the model of the file"
         ),
         (None, _) | (_, None) => {
-            for key in ["model", "weights"] {
+            for key in [Key::Model, Key::Weights] {
                 if let (Some(a), Some(b)) = (stored.get(key), model.metadata.get(key))
                     && a != b
                 {
@@ -119,12 +128,13 @@ pub(super) fn check_model(file: &VectorFile, model: &QueryModel, console: &Conso
         }
         _ => {}
     }
-    for (key, option) in [("pooling", "--pooling"), ("normalized", "--normalize or --no-normalize")] {
+    for (key, option) in [(Key::Pooling, "--pooling"), (Key::Normalized, "--normalize or --no-normalize")] {
         // Cosine does not depend on the length of vectors.
-        let matters = key != "normalized" || model.similarity != Similarity::Cosine;
+        let matters = key != Key::Normalized || model.similarity != Similarity::Cosine;
         if let (Some(a), Some(b), true) = (stored.get(key), model.metadata.get(key), matters)
             && a != b
         {
+            let key = key.name();
             bail!(
                 "{name} was made with {key} {a}, but the queries with {key} {b}; pass {option} as for the file"
             );
@@ -136,14 +146,14 @@ pub(super) fn check_model(file: &VectorFile, model: &QueryModel, console: &Conso
 /// Refuses vectors of queries, unless the user chose the prompt, and warns of a prompt that queries may need, too.
 fn check_prompt(file: &VectorFile, model: &QueryModel, console: &Console) -> Result<()> {
     let name = file.name();
-    let stored_role = file.metadata().get("role").filter(|_| !model.has_chosen_prompt);
+    let stored_role = file.metadata().get(Key::Role).filter(|_| !model.has_chosen_prompt);
     if stored_role.is_some_and(|role| role == Role::Query.name()) {
         bail!(
             "{name} was made with --role query; embed the documents again with --role document, or pass --role query to compare \
              queries with queries"
         )
     }
-    let Some(stored) = file.metadata().get("prompt").filter(|_| !model.has_chosen_prompt) else {
+    let Some(stored) = file.metadata().get(Key::Prompt).filter(|_| !model.has_chosen_prompt) else {
         return Ok(());
     };
     match model.prompts.get(Role::Query.name()).filter(|prompt| !prompt.is_empty()) {

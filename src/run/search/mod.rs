@@ -18,7 +18,7 @@ pub use weights::{NeighbourWeights, WeightKind};
 use crate::error::UsageError;
 use crate::job::refuse_interrupted;
 use crate::neighbours::{Metric, Representation};
-use crate::output::OutputDtype;
+use crate::rows::OutputDtype;
 use crate::store::{OutputLock, ReadFiles, UncheckedOutput};
 use crate::sys::console::counted;
 use crate::vectors::{VectorField, VectorFile};

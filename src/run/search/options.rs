@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use super::weights::NeighbourWeights;
+use crate::formats::TableFormat;
 use crate::input::{Fields, InputPath, Source};
 use crate::neighbours::Metric;
-use crate::output::TableFormat;
 use crate::store::Target;
 use crate::sys::console::Console;
 use crate::task::{ModelOptions, VectorOptions};

@@ -14,9 +14,10 @@ use crate::job::{FileDigests, weights_digest};
 use crate::model::modules::Role;
 use crate::named::Named;
 use crate::neighbours::{Elements, Encoded, Metric, Representation, Similarity, SparseVector, rows_f32};
-use crate::output::column_names::ID;
+use crate::rows::columns::ID;
+use crate::rows::metadata::Key;
 use crate::run::query_texts::{QueryTexts, of_text, report};
-use crate::run::{embed, records::metadata};
+use crate::run::{embed, records::resolved};
 use crate::store::ReadFiles;
 use crate::sys::console::counted;
 use crate::task::{EmbeddedTexts, Loaded, ModelTask, TextEncoder, engine, load_embedding_or_sparse};
@@ -49,19 +50,17 @@ pub(super) fn embed(options: &SearchOptions, file: &VectorFile) -> Result<QueryV
     };
     let loaded = load_embedding_or_sparse(&options.model, &options.console)?;
     let read = loaded.read_files();
-    let own_metadata = metadata::of_model(&options.model, &loaded);
-    let digests =
-        file.metadata().contains_key("weights_sha256").then(|| FileDigests::start(loaded.files.clone()));
+    let mut resolved = resolved::of_model(&options.model, &loaded);
+    let digests = file.metadata().has(Key::WeightsSha256).then(|| FileDigests::start(loaded.files.clone()));
     let prompts = loaded.modules.prompts.clone();
     let (encoder, has_chosen_prompt) = encoder(options, loaded)?;
     let own = encoder.similarity().name();
     let similarity = similarity(options.metric, encoder.representation(), Some(own), "the model")?;
-    let mut own_metadata = own_metadata;
-    own_metadata.extend(metadata::of_task(&encoder));
-    own_metadata.extend(embed::metadata_of(&encoder));
+    resolved.extend(resolved::of_task(&encoder));
+    resolved.extend(embed::resolved(&encoder));
     let weights_sha256 = digests.map(FileDigests::finish).transpose()?.as_ref().and_then(weights_digest);
     let model = QueryModel {
-        metadata: own_metadata,
+        metadata: resolved.metadata(),
         weights_sha256,
         encoder: &encoder,
         prompts: &prompts,
@@ -144,7 +143,7 @@ fn read(options: &SearchOptions, file: &VectorFile, path: &Path) -> Result<Query
         }
         None => None,
     };
-    let own = file.metadata().get("similarity").map(String::as_str);
+    let own = file.metadata().get(Key::Similarity);
     let similarity = similarity(options.metric, file.representation(), own, file.name())?;
     Ok(QueryVectors { vectors, ids, similarity, read: ReadFiles::default() })
 }

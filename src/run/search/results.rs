@@ -6,17 +6,19 @@ use serde_json::Value;
 use super::SearchOptions;
 use super::weights::{number, weighted_mean};
 use crate::error::UsageError;
-use crate::field::FieldValue;
+use crate::formats::{TableFormat, TableWriter};
 use crate::neighbours::Neighbour;
-use crate::output::column_names::{CHUNK, END, ID, INDEX, QUERY, QUERY_ID, RANK, SCORE, START};
-use crate::output::{ColumnType, KeptColumn, TableFormat, TableWriter};
+use crate::rows::columns::{
+    CHUNK, END, ID, INDEX, NEIGHBOURS, QUERY, QUERY_ID, RANK, SCORE, START, VALUE, WEIGHT,
+};
+use crate::rows::{ColumnType, FieldValue, KeptColumn};
 use crate::store::OutputLock;
 use crate::vectors::VectorFile;
 
 /// Columns of a vector file that locate a row, in the order in which they are shown.
 const LOCATION: [&str; 5] = [INDEX, ID, CHUNK, START, END];
 /// Columns that a search adds.
-const OWN: [&str; 5] = [QUERY, QUERY_ID, RANK, SCORE, "weight"];
+const OWN: [&str; 5] = [QUERY, QUERY_ID, RANK, SCORE, WEIGHT];
 /// Neighbours whose columns are read together.
 const GROUP_NEIGHBOURS: usize = 1 << 14;
 
@@ -141,7 +143,7 @@ impl Rows<'_> {
                 let scores: Vec<f32> = neighbours.iter().map(|neighbour| neighbour.score).collect();
                 weights.of_scores(&scores)
             };
-            measures("weight", group.iter().flat_map(of_query).map(Some))
+            measures(WEIGHT, group.iter().flat_map(of_query).map(Some))
         });
         let (location, kept) = self.file_columns(all().map(|neighbour| neighbour.index))?;
         let measures = [scores].into_iter().chain(weights);
@@ -172,8 +174,8 @@ impl Rows<'_> {
             means.push(weighted_mean(&weights.of_scores(&scores), &values));
         }
         let mut columns = self.query_columns(group.iter().map(|(query, _)| *query));
-        columns.push(integers("neighbours", group.iter().map(|(_, neighbours)| neighbours.len())));
-        columns.push(measures("value", means.into_iter()));
+        columns.push(integers(NEIGHBOURS, group.iter().map(|(_, neighbours)| neighbours.len())));
+        columns.push(measures(VALUE, means.into_iter()));
         Ok(columns)
     }
 
@@ -185,7 +187,7 @@ impl Rows<'_> {
         let mut columns = vec![integers(QUERY, queries.clone())];
         if let Some(ids) = self.ids {
             let ids = queries.map(|query| ids[query].clone().into()).collect();
-            columns.push((KeptColumn { name: QUERY_ID.into(), column_type: ColumnType::Text }, ids));
+            columns.push((KeptColumn::new(QUERY_ID, ColumnType::Text), ids));
         }
         columns
     }
@@ -217,13 +219,13 @@ fn distinct(rows: impl Iterator<Item = usize>) -> Vec<usize> {
 }
 
 fn integers(name: &str, values: impl Iterator<Item = usize>) -> Column {
-    let column = KeptColumn { name: name.into(), column_type: ColumnType::Integer };
+    let column = KeptColumn::new(name, ColumnType::Integer);
     (column, values.map(|value| Value::from(value).into()).collect())
 }
 
 /// A column of f64.
 fn measures(name: &str, values: impl Iterator<Item = Option<f64>>) -> Column {
-    let column = KeptColumn { name: name.into(), column_type: ColumnType::Float };
+    let column = KeptColumn::new(name, ColumnType::Float);
     (column, values.map(|value| Value::from(value).into()).collect())
 }
 
@@ -232,5 +234,5 @@ fn float(name: &str, values: impl Iterator<Item = FieldValue>) -> Column {
     let values: Vec<FieldValue> = values.collect();
     // f32, also where a query has no neighbours.
     let column_type = ColumnType::infer_from_fields([FieldValue::from(0.0f32)].iter());
-    (KeptColumn { name: name.into(), column_type }, values)
+    (KeptColumn::new(name, column_type), values)
 }

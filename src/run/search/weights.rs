@@ -2,8 +2,8 @@
 
 use anyhow::{Result, bail};
 
-use crate::field::FieldValue;
 use crate::named::names;
+use crate::rows::FieldValue;
 
 /// How the neighbours of a query are weighted. Weights sum to 1.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -8,7 +8,7 @@ use super::options::VerifyOptions;
 use crate::input::{Entries, Entry, Record};
 use crate::named::Named;
 use crate::neighbours::rows_f32;
-use crate::output::OutputDtype;
+use crate::rows::OutputDtype;
 use crate::vectors::{VectorField, VectorFile};
 
 /// Rows of a vector file that are read at a time.

@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 use super::calls::OneOrMany;
 use super::error::{Fault, FaultKind};
 use super::values::{self, ValueName, found, shown, string};
-use crate::input::json_type;
+use crate::formats::jsonl::json_type;
 use crate::named::Named;
 use crate::text::OnLong;
 

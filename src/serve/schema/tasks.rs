@@ -5,7 +5,7 @@ use super::calls::{OneOrMany, TextAndPair, TextOptions};
 use super::error::Fault;
 use super::fields::RequestFields;
 use super::values;
-use crate::output::OutputDtype;
+use crate::rows::OutputDtype;
 use crate::task::{Aggregation, PromptChoice};
 use crate::text::OnLong;
 

@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use super::calls::{OneOrMany, TextAndPair};
 use super::error::{Fault, FaultKind};
 use crate::error::one_line;
-use crate::input::{json_type, lone_surrogate};
+use crate::formats::jsonl::{json_type, lone_surrogate};
 
 /// Maximum characters of a value in a message.
 const MAX_SHOWN: usize = 40;

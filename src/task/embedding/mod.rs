@@ -21,7 +21,7 @@ use crate::engine::{RowOptionError, RowOptions, Task, TaskInput, TaskRow, Tokeni
 use crate::model::modules::Role;
 use crate::neighbours::Similarity;
 use crate::nn::{Encoder, EncoderSpec, Pooling, PostPooling, RaggedBatch, apply_to_tokens, keep_memory};
-use crate::output::{Content, ContentType, OutputDtype, Span, VectorType};
+use crate::rows::{Content, ContentType, OutputDtype, Span, VectorType};
 use crate::task::options::VectorOptions;
 use crate::task::reading::{Reading, Readings};
 use crate::task::text_model::TextModel;

@@ -9,6 +9,7 @@ use std::fs;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
+use sconce::formats::for_each_record_hash;
 use sconce::input::{Entries, Entry, Fields, Filter, Format, KeptName, find};
 use sconce::job::{EarlierRun, Journal, Manifest, RunIdentity, StartMode, refuse_interrupted};
 use sconce::model::classification::{label_function, labels, next_sentence_labels, pair_function};
@@ -20,7 +21,7 @@ use sconce::model::weights::Checkpoint;
 use sconce::named::Named;
 use sconce::neighbours::Representation;
 use sconce::nn::HeadKind;
-use sconce::output::{OutputFormat, for_each_record_hash};
+use sconce::rows::OutputFormat;
 use sconce::run::merge::{MergeOptions, merge};
 use sconce::serve::schema::{Fault, Schema, ignored_header, ollama, openai, rerank, tasks, tei};
 use sconce::store::{self, Ledger, SidecarPaths};

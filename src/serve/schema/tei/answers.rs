@@ -4,7 +4,7 @@
 use serde::{Serialize, Serializer};
 
 use crate::neighbours::SparseVector;
-use crate::output::LabelScore;
+use crate::rows::LabelScore;
 use crate::serve::schema::calls::ScoredDocument;
 use crate::serve::schema::render::{element_count, float_bytes, json, json_of};
 

@@ -1,0 +1,123 @@
+//! Checks an output schema before any work is done: which options a format does not support.
+
+use anyhow::{Result, bail};
+
+use crate::rows::columns::{ID, INDEX, TOKENS, TRUNCATED, element};
+use crate::rows::{ContentType, OutputDtype, OutputFormat, OutputSchema, Span, VectorType};
+
+/// Names of the columns that Sconce writes itself, beside those of the content.
+const RESERVED_COLUMNS: &[&str] = &[INDEX, ID, TOKENS, TRUNCATED];
+
+/// Checks that the format supports what the schema asks for.
+///
+/// # Errors
+/// If it does not; the message names the options to change.
+pub fn check(schema: &OutputSchema) -> Result<()> {
+    match &schema.content {
+        ContentType::Sparse { .. } if schema.format == OutputFormat::Npz => {}
+        content if schema.format == OutputFormat::Npz => {
+            bail!("npz holds sparse vectors, but a row has {}; write another --output-format", content.noun())
+        }
+        ContentType::Vectors(vectors) => check_vectors(schema.format, vectors)?,
+        ContentType::Outputs(outputs) if schema.format.has_columns() => {
+            let vectors = [outputs.dense, outputs.tokens].into_iter().flatten();
+            vectors.into_iter().try_for_each(|vectors| check_vectors(schema.format, &vectors))?;
+        }
+        content if !schema.format.has_columns() => bail!(
+            "{} holds an array of vectors, but a row has {}; write --output-format jsonl, csv, parquet or arrow",
+            schema.format,
+            content.noun()
+        ),
+        ContentType::Scores { .. }
+        | ContentType::Labels
+        | ContentType::Spans(_)
+        | ContentType::Masks
+        | ContentType::Sparse { .. }
+        | ContentType::Outputs(_) => {}
+    }
+    check_kept_columns(schema)
+}
+
+fn check_vectors(format: OutputFormat, vectors: &VectorType) -> Result<()> {
+    let VectorType { dtype, dimensions, per_token, normalized } = vectors;
+    let holds_lists = matches!(format, OutputFormat::Jsonl | OutputFormat::Parquet | OutputFormat::Arrow);
+    if *per_token && !holds_lists {
+        bail!(
+            "{format} holds one vector per row; write those of tokens (--pooling none or multi-vector) with --output-format jsonl, parquet or arrow"
+        );
+    }
+    if *per_token && *dtype == OutputDtype::Int8 {
+        bail!(
+            "--output-dtype int8 has one scale per row, but --pooling none and multi-vector give a row several vectors; choose f32, f16 or binary"
+        );
+    }
+    if *dtype == OutputDtype::Int8 && !format.has_columns() && !normalized {
+        bail!(
+            "{format} cannot store the scale of an int8 vector; add --normalize, since unit vectors need none, or write \
+             --output-format jsonl, csv, parquet or arrow"
+        );
+    }
+    if *dtype == OutputDtype::Binary && !dimensions.is_multiple_of(8) {
+        let remedy = match dimensions / 8 * 8 {
+            0 => "choose another --output-dtype".into(),
+            n => format!("pass --dimensions {n}"),
+        };
+        bail!(
+            "--output-dtype binary packs 8 dimensions into a byte, but vectors have {dimensions}; {remedy}"
+        );
+    }
+    Ok(())
+}
+
+fn check_kept_columns(schema: &OutputSchema) -> Result<()> {
+    let OutputSchema { format, content, chunks, kept, .. } = schema;
+    if !kept.is_empty() && !format.has_columns() {
+        bail!(
+            "{format} holds vectors only, no columns for --keep; write --output-format jsonl, csv, parquet or arrow"
+        );
+    }
+    for (i, column) in kept.iter().enumerate() {
+        let name = column.name.as_str();
+        if kept[..i].iter().any(|other| other.name == name) {
+            bail!("--keep names {name:?} twice; name it once, or copy a field under another name: NAME=AS");
+        }
+        let is_reserved = RESERVED_COLUMNS.contains(&name)
+            || content.column_names().contains(&name)
+            || *chunks && Span::NAMES.contains(&name);
+        let is_element = match content {
+            ContentType::Vectors(vectors) if *format == OutputFormat::Csv => {
+                is_element_column(name, vectors.width())
+            }
+            _ => false,
+        };
+        if is_reserved || is_element {
+            bail!(already_a_column(name));
+        }
+    }
+    Ok(())
+}
+
+/// The error for a kept field under the name of a column that Sconce writes itself.
+pub fn already_a_column(name: &str) -> String {
+    format!(
+        "--keep {name}: {name} is already an output column; copy the field under another name: --keep NAME=AS"
+    )
+}
+
+/// Whether `name` is one of the CSV columns `e0`, `e1`, … of a vector with `width` elements.
+fn is_element_column(name: &str, width: usize) -> bool {
+    let index = name.strip_prefix('e').and_then(|index| index.parse::<usize>().ok());
+    index.is_some_and(|index| index < width && name == element(index))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_element_column;
+
+    #[test]
+    fn element_columns_are_e_and_an_index_below_the_width() {
+        let is_element =
+            ["e0", "e15", "e16", "e01", "e", "E1", "e+1"].map(|name| is_element_column(name, 16));
+        assert_eq!(is_element, [true, true, false, false, false, false, false]);
+    }
+}

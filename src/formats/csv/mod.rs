@@ -1,0 +1,9 @@
+//! Comma-separated values.
+
+mod delimited;
+mod read;
+pub(super) mod write;
+
+pub use delimited::{Advance, FieldSyntax, Malformation, Row};
+pub(super) use read::CsvRows;
+pub use read::{ByteRecord, CsvFile, CsvStart, StringRecord};

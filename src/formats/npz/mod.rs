@@ -1,0 +1,6 @@
+//! ZIP archives of NumPy arrays.
+
+mod read;
+pub(super) mod write;
+
+pub use read::NpzArchive;

@@ -1,0 +1,89 @@
+//! The hashes of the records that the rows of a file were made of, in the column that `--append` reads again.
+
+use std::fmt::Display;
+use std::io::BufReader;
+use std::path::Path;
+
+use anyhow::{Result, anyhow};
+use csv::StringRecord;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::csv::CsvRows;
+use super::lines::read_line;
+use super::row_file::RowFile;
+use crate::error::one_line;
+use crate::rows::columns::{CHUNK, ID, RECORD_HASH};
+use crate::rows::{OutputFormat, to_text};
+use crate::sys::regular_file;
+
+/// The fields of a jsonl row.
+#[derive(Deserialize)]
+struct JsonRow {
+    id: Option<Value>,
+    chunk: Option<u64>,
+    record_hash: Option<String>,
+}
+
+/// Calls `visit` with the id, as text, and the hash of the record of each row; of a text with several chunks, for the first one.
+pub fn for_each_record_hash(
+    path: &Path,
+    format: OutputFormat,
+    mut visit: impl FnMut(Option<&str>, &str) -> Result<()>,
+) -> Result<()> {
+    let missing = || {
+        anyhow!(
+            "{} has no column {RECORD_HASH}, because it was written without --append; write it again with --append from the \
+             beginning, into a new file",
+            path.display()
+        )
+    };
+    match format {
+        OutputFormat::Jsonl => {
+            let file = regular_file::open(path).map_err(|error| malformed(path, &error))?;
+            let (mut reader, mut line) = (BufReader::new(file), Vec::new());
+            while read_line(&mut reader, &mut line).map_err(|error| malformed(path, &error))? {
+                let JsonRow { id, chunk, record_hash } =
+                    serde_json::from_slice(&line).map_err(|error| malformed(path, &error))?;
+                if chunk.unwrap_or(0) == 0 {
+                    let hash = record_hash.ok_or_else(missing)?;
+                    visit(id.as_ref().and_then(to_text).as_deref(), &hash)?;
+                }
+            }
+        }
+        OutputFormat::Csv => {
+            let mut rows = CsvRows::open(path).map_err(|error| malformed(path, &error))?;
+            let (names, _) = rows.header().map_err(|error| malformed(path, &error))?;
+            let column = |name: &str| names.iter().position(|column| column == name);
+            let (id, chunk) = (column(ID), column(CHUNK));
+            let hash = column(RECORD_HASH).ok_or_else(missing)?;
+            let mut row = StringRecord::new();
+            while rows.read(&mut row).map_err(|error| malformed(path, &error))? {
+                if chunk.is_none_or(|chunk| &row[chunk] == "0") {
+                    visit(id.map(|id| &row[id]).filter(|id| !id.is_empty()), &row[hash])?;
+                }
+            }
+        }
+        _ => {
+            let file = RowFile::open(path, format)?;
+            let schema = file.schema();
+            if !schema.kept.iter().any(|column| column.name == RECORD_HASH) {
+                return Err(missing());
+            }
+            // Without chunks or ids, a kept column may have the name.
+            let chunk = if schema.chunks { CHUNK } else { "" };
+            let id = if schema.ids.is_some() { ID } else { "" };
+            file.for_each_value([id, chunk, RECORD_HASH], |[id, chunk, hash]| {
+                if chunk.json().as_u64().is_some_and(|chunk| chunk > 0) {
+                    return Ok(());
+                }
+                visit(to_text(&id.json()).as_deref(), hash.json().as_str().ok_or_else(missing)?)
+            })?;
+        }
+    }
+    Ok(())
+}
+
+fn malformed(path: &Path, error: &dyn Display) -> anyhow::Error {
+    anyhow!("cannot read the rows of {} ({}); write the file again", path.display(), one_line(error))
+}

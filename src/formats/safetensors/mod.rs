@@ -1,0 +1,6 @@
+//! safetensors files.
+
+mod read;
+pub(super) mod write;
+
+pub use read::{header_length, read_tensors};
