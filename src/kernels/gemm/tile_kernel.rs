@@ -6,7 +6,7 @@
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use super::blocking::{MAX_PARTS, TILE_MR, TILE_NR, TILES_PER_PANEL, stays_in_l2, tile_kc};
+use super::blocking::{MAX_PARTS, TILE_MR, TILE_NR, TILES_PER_PANEL};
 use super::convert::{BF16_PER_TILE_ROW, GroupScale, TILE_ROWS_PER_GROUP};
 use super::epilogue::{AccumulatorRows, BlockEpilogue, Epilogue, F32Rows, Results, TileRows};
 use super::layout::{INT8_TILE_GROUP, OperandFormat};
@@ -14,6 +14,7 @@ use super::lhs::Lhs;
 use super::output::OutputBlock;
 use super::packed_matrix::PackedMatrix;
 use super::prefetch::Prefetch;
+use super::visit_order::TileOrder;
 use crate::activation::Activation;
 use crate::isa::{Isa, Kernel, TileUnit, define_runners};
 use crate::simd::Simd;
@@ -83,48 +84,6 @@ impl<T: Tiles> Kernel for TileGemm<'_, '_, T> {
     }
 }
 
-/// The order in which K blocks and panels are visited.
-struct BlockOrder {
-    /// K steps of all inputs.
-    k_steps: usize,
-    /// K steps of a block; the last one may be shorter.
-    block_steps: usize,
-    k_blocks: usize,
-    panels: usize,
-    /// Whether all panels are visited for one K block before the next K block, or else all K blocks for one panel
-    /// before the next panel.
-    panels_inside: bool,
-}
-
-impl BlockOrder {
-    /// The order for `rows` rows of `x` in `parts` bf16 parts, and weights of `weight_parts`.
-    fn new(rows: usize, k_steps: usize, panels: usize, parts: usize, weight_parts: usize) -> Self {
-        let block_steps = k_steps.div_ceil(k_steps.div_ceil(tile_kc(weight_parts)));
-        let k_blocks = k_steps.div_ceil(block_steps);
-        let panels_inside = parts > 1 && !stays_in_l2(rows, k_steps, parts);
-        BlockOrder { k_steps, block_steps, k_blocks, panels, panels_inside }
-    }
-
-    /// Memory for the accumulators between the K blocks: empty if there is only one, else a block for every row block,
-    /// and with `panels_inside` for every panel.
-    fn partial_sums(&self, row_blocks: usize) -> Vec<AccumulatorBlock> {
-        let panels = if self.panels_inside { self.panels } else { 1 };
-        let blocks = if self.k_blocks > 1 { row_blocks * panels } else { 0 };
-        vec![AccumulatorBlock::ZERO; blocks]
-    }
-
-    /// The K steps and the panel index of a visit.
-    fn visit(&self, visit: usize) -> (Range<usize>, usize) {
-        let (k_block, panel) = if self.panels_inside {
-            (visit / self.panels, visit % self.panels)
-        } else {
-            (visit % self.k_blocks, visit / self.k_blocks)
-        };
-        let first = k_block * self.block_steps;
-        (first..self.k_steps.min(first + self.block_steps), panel)
-    }
-}
-
 impl<T: Tiles> TileGemm<'_, '_, T> {
     /// GEMM of `P` bf16 parts of `x` and `Q` of the weights. Between the K blocks of an output its accumulators are kept in
     /// memory.
@@ -133,27 +92,26 @@ impl<T: Tiles> TileGemm<'_, '_, T> {
         let TileGemm { x, weights, panels, epilogue, output, mut tiles } = self;
         let mut pending = PendingEpilogue::new(weights, x.rows, &panels, epilogue, output);
         let k_steps = weights.layout.inputs.div_ceil(BF16_PER_TILE_ROW);
-        let order = BlockOrder::new(x.rows, k_steps, panels.len(), P, Q);
+        let order = TileOrder::new(x.rows, k_steps, panels.len(), P, Q);
         let row_blocks = x.rows.div_ceil(TILE_MR);
-        let mut partial_sums = order.partial_sums(row_blocks);
+        let mut partial_sums = vec![AccumulatorBlock::ZERO; order.partial_blocks(row_blocks)];
         // One pointer for all blocks: those of the previous block are written while the next one is computed.
         let partial_blocks = partial_sums.as_mut_ptr();
         // Two blocks: the tiles are stored to one while the epilogue is applied to the other.
         let mut blocks = [const { MaybeUninit::<AccumulatorBlock>::uninit() }; 2];
         let mut current = 0;
         let mut in_tiles = InTiles { to: blocks[1].as_mut_ptr().cast(), finished: None };
-        for visit in 0..order.k_blocks * order.panels {
-            let (k_block, index) = order.visit(visit);
+        for (k_block, index) in order.visits() {
             let panel = panels.start + index;
-            let first_partial = if order.panels_inside { index * row_blocks } else { 0 };
+            let first_partial = order.first_partial_block(index, row_blocks);
             let (_, calls) = pending.divide(k_block.len() * part_pairs(P, Q).len());
             let visits = row_blocks * calls;
             let mut prefetch = prefetch_next(weights, panel, &k_block, k_steps, order.panels_inside, visits);
             for first in (0..x.rows).step_by(TILE_MR) {
                 let rows = TILE_MR.min(x.rows - first);
                 // In bounds: there is a block for every row block, and with `panels_inside` for every panel.
-                let partial = (order.k_blocks > 1)
-                    .then(|| partial_blocks.wrapping_add(first_partial + first / TILE_MR).cast::<u8>());
+                let partial = first_partial
+                    .map(|block| partial_blocks.wrapping_add(block + first / TILE_MR).cast::<u8>());
                 let micro_kernel = Bf16MicroKernel {
                     a: x.elements[first * x.stride..].as_ptr().cast(),
                     a_second: TILE_ROWS * x.stride * size_of::<u32>(),
