@@ -1,7 +1,16 @@
 //! The tile micro-kernel: 32 rows of `x` by a panel of 32 outputs, with the accumulators in four tiles.
 //!
 //! While the tile unit multiplies one block, the accumulators of the block before are stored between its first dot
-//! products, and the vector unit applies the epilogue to the block before that: to some of its rows at a time.
+//! products, and the vector unit applies the epilogue to the block before that, some rows at a time:
+//!
+//! ```text
+//! time ──►          block 1            block 2            block 3
+//! tile unit     │ multiply 1       │ multiply 2       │ multiply 3       │
+//! stores        │ (nothing)        │ 1                │ 2                │ 3   (of accumulators, between dot products)
+//! vector unit   │                  │                  │ epilogue of 1    │ epilogue of 2 │ epilogue of 3
+//! ```
+//!
+//! The reference of the tests, `in_sequence`, multiplies, stores and finishes one block after another, with the same bits.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -641,6 +650,122 @@ impl Int8MicroKernel {
         for (vector, accumulators) in accumulators.iter().enumerate().take(vectors) {
             for (row, accumulator) in accumulators.iter().enumerate() {
                 s.store_at(&mut to[row], self.tile * TILE_ROWS + vector * S::LANES, *accumulator);
+            }
+        }
+    }
+}
+
+#[cfg(all(test, feature = "emulated-tiles"))]
+mod tests {
+    use super::*;
+    use crate::gemm::{GemmType, LhsBuffer};
+    use crate::isa::Isa;
+
+    /// A [`TileGemm`] whose blocks are multiplied, stored and finished one after another.
+    struct InSequence<'a, 'b>(TileGemm<'a, 'b, EmulatedTiles>);
+
+    impl Kernel for InSequence<'_, '_> {
+        type Output = ();
+
+        define_runners!();
+
+        fn run<S: Simd>(self, s: S) {
+            match self.0.weights.layout.format.parts() {
+                (1, _) => in_sequence::<S, 1, 1>(self.0, s),
+                (2, 1) => in_sequence::<S, 2, 1>(self.0, s),
+                (2, _) => in_sequence::<S, 2, 2>(self.0, s),
+                (_, 1) => in_sequence::<S, MAX_PARTS, 1>(self.0, s),
+                (_, 2) => in_sequence::<S, MAX_PARTS, 2>(self.0, s),
+                (_, _) => in_sequence::<S, MAX_PARTS, MAX_PARTS>(self.0, s),
+            }
+        }
+    }
+
+    /// [`TileGemm::bf16`] without overlap.
+    fn in_sequence<S: Simd, const P: usize, const Q: usize>(gemm: TileGemm<EmulatedTiles>, s: S) {
+        let TileGemm { x, weights, panels, epilogue, output, mut tiles } = gemm;
+        let mut pending = PendingEpilogue::new(weights, x.rows, &panels, epilogue, output);
+        let k_steps = weights.layout.inputs.div_ceil(BF16_PER_TILE_ROW);
+        let order = TileOrder::new(x.rows, k_steps, panels.len(), P, Q);
+        let row_blocks = x.rows.div_ceil(TILE_MR);
+        // One for each output, whether its K blocks follow each other or not.
+        let mut sums = vec![AccumulatorBlock::ZERO; row_blocks * panels.len()];
+        for (k_block, index) in order.visits() {
+            let panel = panels.start + index;
+            for first in (0..x.rows).step_by(TILE_MR) {
+                let rows = TILE_MR.min(x.rows - first);
+                let sums: *mut u8 = (&raw mut sums[index * row_blocks + first / TILE_MR]).cast();
+                let mut before = AccumulatorBlock::ZERO;
+                let micro_kernel = Bf16MicroKernel {
+                    a: x.elements[first * x.stride..].as_ptr().cast(),
+                    a_second: TILE_ROWS * x.stride * size_of::<u32>(),
+                    b: weights.panel(panel).as_ptr().cast(),
+                    k_steps: k_block.clone(),
+                    partial_sums: (k_block.start > 0).then_some(sums.cast_const()),
+                    // What the tiles hold has been stored.
+                    previous: (&raw mut before).cast(),
+                };
+                // SAFETY: `x` has whole groups of 16 rows, and the panel all K steps. `sums` and `before` are `AccumulatorBlock`s.
+                unsafe {
+                    if rows > TILE_ROWS {
+                        micro_kernel.steps::<S, EmulatedTiles, P, Q, true>(s, &mut tiles);
+                    } else {
+                        micro_kernel.steps::<S, EmulatedTiles, P, Q, false>(s, &mut tiles);
+                    }
+                    Bf16MicroKernel::store_accumulators(&mut tiles, sums);
+                }
+                if k_block.end == k_steps {
+                    pending.replace(InTiles { to: sums, finished: Some((first..first + rows, panel)) });
+                    pending.apply(TILE_MR);
+                }
+            }
+        }
+    }
+
+    /// Values between -1 and 1.
+    fn values(count: usize, seed: u32) -> Vec<f32> {
+        let mut state = seed;
+        let mut next = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            state as i32 as f32 / i32::MAX as f32
+        };
+        (0..count).map(|_| next()).collect()
+    }
+
+    #[test]
+    fn overlap_does_not_change_bits() {
+        let isa = Isa::emulated_tiles();
+        // One row, both sides of a tile and of a block, more blocks than one; one K block and several; panels outside and inside.
+        for (rows, inputs, outputs) in
+            [(1, 32, 32), (16, 64, 40), (17, 200, 96), (33, 900, 64), (700, 800, 64)]
+        {
+            for gemm_type in [GemmType::Bf16, GemmType::F32, GemmType::Bf16x3] {
+                let (x, weight) = (values(rows * inputs, 1), values(outputs * inputs, 2));
+                let (bias, residual) = (values(outputs, 3), values(rows * outputs, 4));
+                let weights = PackedMatrix::pack(isa, gemm_type, &weight, outputs, inputs);
+                let mut buffer = LhsBuffer::default();
+                let x = buffer.convert(&weights, &x, inputs, rows);
+                let epilogue = Epilogue {
+                    bias: &bias,
+                    activation: Activation::Gelu,
+                    residual: &residual,
+                    ..Epilogue::default()
+                };
+                let run = |is_in_sequence: bool| {
+                    let mut data = vec![0.0; rows * outputs];
+                    let mut block = OutputBlock::whole(&mut data, outputs);
+                    let (panels, output) = (0..weights.panels(), Output::Block(&mut block));
+                    let (weights, epilogue) = (&weights, &epilogue);
+                    let tiles = EmulatedTiles::default();
+                    let gemm = TileGemm { x, weights, panels, epilogue, output, tiles };
+                    if is_in_sequence {
+                        InSequence(gemm).run_portable()
+                    } else {
+                        gemm.run_portable()
+                    }
+                    data.into_iter().map(f32::to_bits).collect::<Vec<u32>>()
+                };
+                assert!(run(false) == run(true), "({rows}, {inputs}) by {outputs} outputs, {gemm_type:?}");
             }
         }
     }
