@@ -39,6 +39,7 @@ mod packed_matrix;
 mod prefetch;
 mod tile_kernel;
 mod vector_kernel;
+mod visit_order;
 
 pub use attention::{
     AttentionBuffer, AttentionWindow, HeadAttention, HeadRows, attend_head, max_attended_keys,

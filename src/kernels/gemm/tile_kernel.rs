@@ -1,12 +1,21 @@
 //! The tile micro-kernel: 32 rows of `x` by a panel of 32 outputs, with the accumulators in four tiles.
 //!
 //! While the tile unit multiplies one block, the accumulators of the block before are stored between its first dot
-//! products, and the vector unit applies the epilogue to the block before that: to some of its rows at a time.
+//! products, and the vector unit applies the epilogue to the block before that, some rows at a time:
+//!
+//! ```text
+//! time ──►          block 1            block 2            block 3
+//! tile unit     │ multiply 1       │ multiply 2       │ multiply 3       │
+//! stores        │ (nothing)        │ 1                │ 2                │ 3   (of accumulators, between dot products)
+//! vector unit   │                  │                  │ epilogue of 1    │ epilogue of 2 │ epilogue of 3
+//! ```
+//!
+//! The reference of the tests, `in_sequence`, multiplies, stores and finishes one block after another, with the same bits.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use super::blocking::{MAX_PARTS, TILE_MR, TILE_NR, TILES_PER_PANEL, stays_in_l2, tile_kc};
+use super::blocking::{MAX_PARTS, TILE_MR, TILE_NR, TILES_PER_PANEL};
 use super::convert::{BF16_PER_TILE_ROW, GroupScale, TILE_ROWS_PER_GROUP};
 use super::epilogue::{AccumulatorRows, BlockEpilogue, Epilogue, F32Rows, Results, TileRows};
 use super::layout::{INT8_TILE_GROUP, OperandFormat};
@@ -14,6 +23,7 @@ use super::lhs::Lhs;
 use super::output::OutputBlock;
 use super::packed_matrix::PackedMatrix;
 use super::prefetch::Prefetch;
+use super::visit_order::TileOrder;
 use crate::activation::Activation;
 use crate::isa::{Isa, Kernel, TileUnit, define_runners};
 use crate::simd::Simd;
@@ -83,48 +93,6 @@ impl<T: Tiles> Kernel for TileGemm<'_, '_, T> {
     }
 }
 
-/// The order in which K blocks and panels are visited.
-struct BlockOrder {
-    /// K steps of all inputs.
-    k_steps: usize,
-    /// K steps of a block; the last one may be shorter.
-    block_steps: usize,
-    k_blocks: usize,
-    panels: usize,
-    /// Whether all panels are visited for one K block before the next K block, or else all K blocks for one panel
-    /// before the next panel.
-    panels_inside: bool,
-}
-
-impl BlockOrder {
-    /// The order for `rows` rows of `x` in `parts` bf16 parts, and weights of `weight_parts`.
-    fn new(rows: usize, k_steps: usize, panels: usize, parts: usize, weight_parts: usize) -> Self {
-        let block_steps = k_steps.div_ceil(k_steps.div_ceil(tile_kc(weight_parts)));
-        let k_blocks = k_steps.div_ceil(block_steps);
-        let panels_inside = parts > 1 && !stays_in_l2(rows, k_steps, parts);
-        BlockOrder { k_steps, block_steps, k_blocks, panels, panels_inside }
-    }
-
-    /// Memory for the accumulators between the K blocks: empty if there is only one, else a block for every row block,
-    /// and with `panels_inside` for every panel.
-    fn partial_sums(&self, row_blocks: usize) -> Vec<AccumulatorBlock> {
-        let panels = if self.panels_inside { self.panels } else { 1 };
-        let blocks = if self.k_blocks > 1 { row_blocks * panels } else { 0 };
-        vec![AccumulatorBlock::ZERO; blocks]
-    }
-
-    /// The K steps and the panel index of a visit.
-    fn visit(&self, visit: usize) -> (Range<usize>, usize) {
-        let (k_block, panel) = if self.panels_inside {
-            (visit / self.panels, visit % self.panels)
-        } else {
-            (visit % self.k_blocks, visit / self.k_blocks)
-        };
-        let first = k_block * self.block_steps;
-        (first..self.k_steps.min(first + self.block_steps), panel)
-    }
-}
-
 impl<T: Tiles> TileGemm<'_, '_, T> {
     /// GEMM of `P` bf16 parts of `x` and `Q` of the weights. Between the K blocks of an output its accumulators are kept in
     /// memory.
@@ -133,27 +101,26 @@ impl<T: Tiles> TileGemm<'_, '_, T> {
         let TileGemm { x, weights, panels, epilogue, output, mut tiles } = self;
         let mut pending = PendingEpilogue::new(weights, x.rows, &panels, epilogue, output);
         let k_steps = weights.layout.inputs.div_ceil(BF16_PER_TILE_ROW);
-        let order = BlockOrder::new(x.rows, k_steps, panels.len(), P, Q);
+        let order = TileOrder::new(x.rows, k_steps, panels.len(), P, Q);
         let row_blocks = x.rows.div_ceil(TILE_MR);
-        let mut partial_sums = order.partial_sums(row_blocks);
+        let mut partial_sums = vec![AccumulatorBlock::ZERO; order.partial_blocks(row_blocks)];
         // One pointer for all blocks: those of the previous block are written while the next one is computed.
         let partial_blocks = partial_sums.as_mut_ptr();
         // Two blocks: the tiles are stored to one while the epilogue is applied to the other.
         let mut blocks = [const { MaybeUninit::<AccumulatorBlock>::uninit() }; 2];
         let mut current = 0;
         let mut in_tiles = InTiles { to: blocks[1].as_mut_ptr().cast(), finished: None };
-        for visit in 0..order.k_blocks * order.panels {
-            let (k_block, index) = order.visit(visit);
+        for (k_block, index) in order.visits() {
             let panel = panels.start + index;
-            let first_partial = if order.panels_inside { index * row_blocks } else { 0 };
+            let first_partial = order.first_partial_block(index, row_blocks);
             let (_, calls) = pending.divide(k_block.len() * part_pairs(P, Q).len());
             let visits = row_blocks * calls;
             let mut prefetch = prefetch_next(weights, panel, &k_block, k_steps, order.panels_inside, visits);
             for first in (0..x.rows).step_by(TILE_MR) {
                 let rows = TILE_MR.min(x.rows - first);
                 // In bounds: there is a block for every row block, and with `panels_inside` for every panel.
-                let partial = (order.k_blocks > 1)
-                    .then(|| partial_blocks.wrapping_add(first_partial + first / TILE_MR).cast::<u8>());
+                let partial = first_partial
+                    .map(|block| partial_blocks.wrapping_add(block + first / TILE_MR).cast::<u8>());
                 let micro_kernel = Bf16MicroKernel {
                     a: x.elements[first * x.stride..].as_ptr().cast(),
                     a_second: TILE_ROWS * x.stride * size_of::<u32>(),
@@ -683,6 +650,122 @@ impl Int8MicroKernel {
         for (vector, accumulators) in accumulators.iter().enumerate().take(vectors) {
             for (row, accumulator) in accumulators.iter().enumerate() {
                 s.store_at(&mut to[row], self.tile * TILE_ROWS + vector * S::LANES, *accumulator);
+            }
+        }
+    }
+}
+
+#[cfg(all(test, feature = "emulated-tiles"))]
+mod tests {
+    use super::*;
+    use crate::gemm::{GemmType, LhsBuffer};
+    use crate::isa::Isa;
+
+    /// A [`TileGemm`] whose blocks are multiplied, stored and finished one after another.
+    struct InSequence<'a, 'b>(TileGemm<'a, 'b, EmulatedTiles>);
+
+    impl Kernel for InSequence<'_, '_> {
+        type Output = ();
+
+        define_runners!();
+
+        fn run<S: Simd>(self, s: S) {
+            match self.0.weights.layout.format.parts() {
+                (1, _) => in_sequence::<S, 1, 1>(self.0, s),
+                (2, 1) => in_sequence::<S, 2, 1>(self.0, s),
+                (2, _) => in_sequence::<S, 2, 2>(self.0, s),
+                (_, 1) => in_sequence::<S, MAX_PARTS, 1>(self.0, s),
+                (_, 2) => in_sequence::<S, MAX_PARTS, 2>(self.0, s),
+                (_, _) => in_sequence::<S, MAX_PARTS, MAX_PARTS>(self.0, s),
+            }
+        }
+    }
+
+    /// [`TileGemm::bf16`] without overlap.
+    fn in_sequence<S: Simd, const P: usize, const Q: usize>(gemm: TileGemm<EmulatedTiles>, s: S) {
+        let TileGemm { x, weights, panels, epilogue, output, mut tiles } = gemm;
+        let mut pending = PendingEpilogue::new(weights, x.rows, &panels, epilogue, output);
+        let k_steps = weights.layout.inputs.div_ceil(BF16_PER_TILE_ROW);
+        let order = TileOrder::new(x.rows, k_steps, panels.len(), P, Q);
+        let row_blocks = x.rows.div_ceil(TILE_MR);
+        // One for each output, whether its K blocks follow each other or not.
+        let mut sums = vec![AccumulatorBlock::ZERO; row_blocks * panels.len()];
+        for (k_block, index) in order.visits() {
+            let panel = panels.start + index;
+            for first in (0..x.rows).step_by(TILE_MR) {
+                let rows = TILE_MR.min(x.rows - first);
+                let sums: *mut u8 = (&raw mut sums[index * row_blocks + first / TILE_MR]).cast();
+                let mut before = AccumulatorBlock::ZERO;
+                let micro_kernel = Bf16MicroKernel {
+                    a: x.elements[first * x.stride..].as_ptr().cast(),
+                    a_second: TILE_ROWS * x.stride * size_of::<u32>(),
+                    b: weights.panel(panel).as_ptr().cast(),
+                    k_steps: k_block.clone(),
+                    partial_sums: (k_block.start > 0).then_some(sums.cast_const()),
+                    // What the tiles hold has been stored.
+                    previous: (&raw mut before).cast(),
+                };
+                // SAFETY: `x` has whole groups of 16 rows, and the panel all K steps. `sums` and `before` are `AccumulatorBlock`s.
+                unsafe {
+                    if rows > TILE_ROWS {
+                        micro_kernel.steps::<S, EmulatedTiles, P, Q, true>(s, &mut tiles);
+                    } else {
+                        micro_kernel.steps::<S, EmulatedTiles, P, Q, false>(s, &mut tiles);
+                    }
+                    Bf16MicroKernel::store_accumulators(&mut tiles, sums);
+                }
+                if k_block.end == k_steps {
+                    pending.replace(InTiles { to: sums, finished: Some((first..first + rows, panel)) });
+                    pending.apply(TILE_MR);
+                }
+            }
+        }
+    }
+
+    /// Values between -1 and 1.
+    fn values(count: usize, seed: u32) -> Vec<f32> {
+        let mut state = seed;
+        let mut next = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            state as i32 as f32 / i32::MAX as f32
+        };
+        (0..count).map(|_| next()).collect()
+    }
+
+    #[test]
+    fn overlap_does_not_change_bits() {
+        let isa = Isa::emulated_tiles();
+        // One row, both sides of a tile and of a block, more blocks than one; one K block and several; panels outside and inside.
+        for (rows, inputs, outputs) in
+            [(1, 32, 32), (16, 64, 40), (17, 200, 96), (33, 900, 64), (700, 800, 64)]
+        {
+            for gemm_type in [GemmType::Bf16, GemmType::F32, GemmType::Bf16x3] {
+                let (x, weight) = (values(rows * inputs, 1), values(outputs * inputs, 2));
+                let (bias, residual) = (values(outputs, 3), values(rows * outputs, 4));
+                let weights = PackedMatrix::pack(isa, gemm_type, &weight, outputs, inputs);
+                let mut buffer = LhsBuffer::default();
+                let x = buffer.convert(&weights, &x, inputs, rows);
+                let epilogue = Epilogue {
+                    bias: &bias,
+                    activation: Activation::Gelu,
+                    residual: &residual,
+                    ..Epilogue::default()
+                };
+                let run = |is_in_sequence: bool| {
+                    let mut data = vec![0.0; rows * outputs];
+                    let mut block = OutputBlock::whole(&mut data, outputs);
+                    let (panels, output) = (0..weights.panels(), Output::Block(&mut block));
+                    let (weights, epilogue) = (&weights, &epilogue);
+                    let tiles = EmulatedTiles::default();
+                    let gemm = TileGemm { x, weights, panels, epilogue, output, tiles };
+                    if is_in_sequence {
+                        InSequence(gemm).run_portable()
+                    } else {
+                        gemm.run_portable()
+                    }
+                    data.into_iter().map(f32::to_bits).collect::<Vec<u32>>()
+                };
+                assert!(run(false) == run(true), "({rows}, {inputs}) by {outputs} outputs, {gemm_type:?}");
             }
         }
     }

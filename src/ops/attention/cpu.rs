@@ -3,6 +3,8 @@
 //! grows with the length of a sequence, not with its square. On tiles and for few keys, attention without talking heads and content by
 //! position is one kernel.
 
+mod tasks;
+
 use std::cell::RefCell;
 use std::ops::Range;
 use std::thread::LocalKey;
@@ -11,28 +13,20 @@ use candle_core::{Result, Tensor};
 use rayon::prelude::*;
 
 use super::config::{Attention, HeadDims};
-use super::reach::reach;
 use crate::kernels::gemm::{
-    AttentionBuffer, AttentionWindow, Epilogue, GemmType, HeadAttention, HeadRows, LhsBuffer, MAX_NR,
-    MatrixView, OutputMatrix, PackedMatrix, attend_head, gemm, max_attended_keys, row_stride,
+    AttentionBuffer, Epilogue, GemmType, HeadAttention, HeadRows, LhsBuffer, MatrixView, OutputMatrix,
+    PackedMatrix, attend_head, gemm, max_attended_keys,
 };
 use crate::kernels::isa::Isa;
 use crate::kernels::math::Accuracy;
 use crate::kernels::softmax::{axpy, scale_and_bias, softmax_unnormalized};
 use crate::ops::host::{host_slice, optional_host_slice};
 use crate::ops::scratch::{Scratch, at_least, new_matrix, with_scratch};
+use tasks::{Path, Task};
 
 /// Queries whose scores are in memory at a time: a multiple of MR of the vector micro-kernel (12 or 6) and of the rows
 /// of a tile (16).
 pub const QUERY_BLOCK: usize = 48;
-/// Fewest queries of a task, but the last one, if they do not see the whole sequence or heads are projected; otherwise a task has all of a
-/// sequence.
-const QUERIES_PER_TASK: usize = 96;
-/// Keys that a query sees for each query of a task, where a bias leaves out others: packing them takes little of the time then, and few are
-/// packed that it does not see.
-const KEYS_PER_QUERY: usize = 8;
-/// Queries of a task where one kernel takes all keys of a sequence: so many that packing them takes little of its time.
-const QUERIES_PER_KERNEL: usize = 2048;
 
 impl Attention<'_> {
     /// [`Attention::forward`] on the CPU in f32.
@@ -117,57 +111,8 @@ struct CpuAttention<'a> {
     position_queries: Option<Vec<PackedMatrix>>,
     /// The type of both GEMMs.
     gemm_type: GemmType,
-    /// The most keys with which [`CpuAttention::run_kernel`] computes a head.
+    /// The most keys with which [`Path::Kernel`] computes a head.
     max_kernel_keys: usize,
-}
-
-/// Consecutive queries of a sequence.
-struct QueryRun {
-    sequence: usize,
-    /// Their positions in it.
-    queries: Range<usize>,
-    /// The row of the first one among queries and outputs.
-    first_row: usize,
-}
-
-/// Some queries of a sequence, and the keys that they see.
-struct Task {
-    /// The head; 0 with talking heads, where a task has all of them.
-    head: usize,
-    /// The keys that a query sees.
-    window: AttentionWindow,
-    /// The first row of the sequence among keys and values.
-    start: usize,
-    /// The row of the first query among queries and outputs.
-    first_row: usize,
-    /// Keys of the sequence.
-    n: usize,
-    queries: Range<usize>,
-    keys: Range<usize>,
-}
-
-impl Task {
-    /// Values from the scores of one query to those of the next: whole panels are stored faster.
-    fn stride(&self) -> usize {
-        row_stride(self.keys.len().next_multiple_of(MAX_NR))
-    }
-
-    /// The keys that a query sees.
-    fn visible_keys(&self, query: usize) -> Range<usize> {
-        self.window.keys(query, self.n)
-    }
-
-    /// The rows of some of the queries.
-    fn rows(&self, queries: &Range<usize>) -> Range<usize> {
-        let first = self.first_row + queries.start - self.queries.start;
-        first..first + queries.len()
-    }
-
-    /// The queries in blocks of [`QUERY_BLOCK`].
-    fn query_blocks(&self) -> impl Iterator<Item = Range<usize>> + use<> {
-        let Range { start, end } = self.queries;
-        (start..end).step_by(QUERY_BLOCK).map(move |first| first..end.min(first + QUERY_BLOCK))
-    }
 }
 
 /// Buffers that a thread reuses from task to task.
@@ -213,7 +158,6 @@ impl Scratch for TaskScratch {
 impl CpuAttention<'_> {
     /// `(T, value_heads · v_head_dim)`, for `cu_seqlens` that `Attention::check` has accepted.
     fn run(&self, cu_seqlens: &[usize]) -> Result<Vec<f32>> {
-        let has_talking_heads = self.has_talking_heads();
         let tasks = self.tasks(cu_seqlens);
         let rows =
             (self.attention.queries).map_or_else(|| cu_seqlens.last().copied().unwrap_or(0), <[u32]>::len);
@@ -226,110 +170,14 @@ impl CpuAttention<'_> {
         unsafe {
             new_matrix(rows, columns, |output| {
                 tasks.par_iter().for_each(|task| {
-                    with_scratch(|scratch: &mut TaskScratch| {
-                        if has_talking_heads {
-                            self.run_all_heads(task, scratch, output);
-                        } else if self.has_kernel(task.keys.len()) {
-                            self.run_kernel(task, &mut scratch.head, output);
-                        } else {
-                            self.run_head(task, scratch, output);
-                        }
+                    with_scratch(|scratch: &mut TaskScratch| match self.path(task.keys.len()) {
+                        Path::AllHeads => self.run_all_heads(task, scratch, output),
+                        Path::Kernel => self.run_kernel(task, &mut scratch.head, output),
+                        Path::Blocks => self.run_head(task, scratch, output),
                     });
                 });
             })
         }
-    }
-
-    /// Divides the queries into tasks.
-    fn tasks(&self, cu_seqlens: &[usize]) -> Vec<Task> {
-        let heads = if self.has_talking_heads() { 1 } else { self.attention.heads };
-        let runs = self.query_runs(cu_seqlens);
-        let of_head = |i: usize| self.tasks_of_head(cu_seqlens, &runs[i / heads], i % heads);
-        let all = 0..runs.len() * heads;
-        // Only a bias makes this worth several threads: it takes the norms of all queries and keys.
-        if self.bias.is_empty() {
-            all.flat_map(of_head).collect()
-        } else {
-            all.into_par_iter().flat_map_iter(of_head).collect()
-        }
-    }
-
-    /// The queries in runs: all of each sequence, or the selected ones.
-    fn query_runs(&self, cu_seqlens: &[usize]) -> Vec<QueryRun> {
-        let Some(tokens) = self.attention.queries else {
-            let of_sequence = |(sequence, bounds): (usize, &[usize])| {
-                let (start, end) = (bounds[0], bounds[1]);
-                QueryRun { sequence, queries: 0..end - start, first_row: start }
-            };
-            return cu_seqlens.windows(2).enumerate().map(of_sequence).collect();
-        };
-        let mut runs: Vec<QueryRun> = Vec::new();
-        for (row, token) in tokens.iter().enumerate() {
-            let token = *token as usize;
-            let sequence = cu_seqlens.partition_point(|start| *start <= token) - 1;
-            let query = token - cu_seqlens[sequence];
-            match runs.last_mut() {
-                Some(run) if run.sequence == sequence && run.queries.end == query => run.queries.end += 1,
-                _ => runs.push(QueryRun { sequence, queries: query..query + 1, first_row: row }),
-            }
-        }
-        runs
-    }
-
-    /// Divides a run of queries. A query has the same keys in any run, hence the same result: tasks are those of the whole sequence, without
-    /// the other queries.
-    fn tasks_of_head<'a>(
-        &self,
-        cu_seqlens: &[usize],
-        run: &'a QueryRun,
-        head: usize,
-    ) -> impl Iterator<Item = Task> + use<'a> {
-        let rows = cu_seqlens[run.sequence]..cu_seqlens[run.sequence + 1];
-        let (start, tokens) = (rows.start, rows.len());
-        let n = self.attention.key_length(run.sequence, tokens);
-        let window = self.window(&rows, n, head);
-        let AttentionWindow { left, right } = window;
-        // With a causal mask, the first tasks have few keys.
-        let cuts = |side: usize| side.saturating_add(QUERIES_PER_TASK) < tokens;
-        let task_queries = if n < tokens {
-            // The last queries may see no key: only all queries together surely see one.
-            tokens
-        } else if self.has_kernel(n) {
-            QUERIES_PER_KERNEL
-        } else if self.has_talking_heads() {
-            QUERIES_PER_TASK
-        } else if cuts(left) || cuts(right) {
-            let is_narrowed = window != self.attention.window;
-            let keys = if is_narrowed { left.min(tokens) + right.min(tokens) } else { 0 };
-            (keys / KEYS_PER_QUERY).next_multiple_of(QUERY_BLOCK).max(QUERIES_PER_TASK)
-        } else {
-            tokens.max(1)
-        };
-        let task = move |first: usize| {
-            let end = tokens.min(first + task_queries);
-            // bf16 multiplies keys in pairs, which are the same wherever a task begins.
-            let first_key = window.keys(first, n).start / 2 * 2;
-            let keys = first_key..window.keys(end - 1, n).end;
-            let queries = first.max(run.queries.start)..end.min(run.queries.end);
-            (!queries.is_empty()).then(|| {
-                let first_row = run.first_row + queries.start - run.queries.start;
-                Task { head, window, start, first_row, n, queries, keys }
-            })
-        };
-        (0..tokens).step_by(task_queries).filter_map(task)
-    }
-
-    /// The keys that a query of a head sees, of the sequence in these rows: without those that its bias leaves hardly any weight.
-    fn window(&self, rows: &Range<usize>, n: usize, head: usize) -> AttentionWindow {
-        let window = self.attention.window;
-        // With fewer keys than queries, the last queries do not have their own key.
-        let is_only_bias =
-            !self.bias.is_empty() && !self.has_talking_heads() && self.attention.relative.is_none();
-        if !is_only_bias || rows.is_empty() || n < rows.len() {
-            return window;
-        }
-        let (queries, keys) = (self.queries(rows.clone(), head), self.keys(rows.clone(), head));
-        reach(window, self.bias_of(head), queries, keys, self.attention.scale as f32)
     }
 
     /// The bias of a head, or nothing.
@@ -350,16 +198,7 @@ impl CpuAttention<'_> {
         HeadRows { data: &self.k[first..], stride, rows: rows.len(), dim: self.dims.qk_head_dim }
     }
 
-    fn has_talking_heads(&self) -> bool {
-        self.pre_softmax.is_some() || self.post_softmax.is_some()
-    }
-
-    /// Whether heads with so many keys are one kernel.
-    fn has_kernel(&self, keys: usize) -> bool {
-        (1..=self.max_kernel_keys).contains(&keys)
-    }
-
-    /// Computes one head of a task in one kernel if it [has one](CpuAttention::has_kernel), and writes its columns.
+    /// Computes one head of a task in one kernel, and writes its columns.
     fn run_kernel(&self, task: &Task, buffer: &mut AttentionBuffer, output: &OutputMatrix) {
         let (head, v_head_dim) = (task.head, self.dims.v_head_dim);
         let query_rows = task.rows(&task.queries);
