@@ -12,8 +12,8 @@ use std::time::Instant;
 
 use anyhow::{Result, anyhow, ensure};
 use sconce::engine::{MemoryBudget, Task, TaskInput, balanced_batches};
+use sconce::hub::Source as ModelSource;
 use sconce::input::{Fields, Format, InputPath, Source};
-use sconce::model::Source as ModelSource;
 use sconce::output;
 use sconce::run::embed::{EmbedOptions, embed};
 use sconce::run::records::{Input, RecordOptions};

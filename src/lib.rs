@@ -111,6 +111,8 @@ pub mod figure;
 #[doc(hidden)]
 pub mod formats;
 #[doc(hidden)]
+pub mod hub;
+#[doc(hidden)]
 pub mod input;
 #[doc(hidden)]
 pub mod job;

@@ -68,7 +68,7 @@ MUTATIONS = [
     ("the adapter of the first task is merged for every task", "src/model/adapter.rs", "weights.part(name, index, count)", "weights.part(name, 0 * index, count)"),
     ("rank-stabilized adapters are scaled by the rank", "src/model/peft_config.rs", "rank.sqrt()", "rank"),
     ("the instruction of a task is not put before its texts", "src/task/load/prepare.rs", "modules.prompts.set_default(task, instruction);", "modules.prompts.set_default(task, &instruction[..0]);"),
-    ("the weights of an adapter alone are not those of its base model", "src/model/directory.rs", "self.base.as_ref().unwrap_or(&self.folder)", "&self.folder"),
+    ("the weights of an adapter alone are not those of its base model", "src/hub/directory.rs", "self.base.as_ref().unwrap_or(&self.folder)", "&self.folder"),
     ("the projection of CLIP is left out", "src/model/family_specific.rs", "dense: is_projected.then_some(dense) }", "dense: (is_projected && false).then_some(dense) }"),
     ("the end of a text in CLIP is the last token with the id", "src/nn/spec.rs", "ids.iter().position(|id| *id == token)", "ids.iter().rposition(|id| *id == token)"),
     ("the end of a text in CLIP is the last of the highest ids", "src/nn/spec.rs", "ids.iter().position(|id| Some(id) == highest)", "ids.iter().rposition(|id| Some(id) == highest)"),

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::model::Source;
+use crate::hub::Source;
 use crate::nn::{ComputeDtype, DeviceRequest};
 use crate::sys::environment;
 use crate::task::{ModelOptions, OnLong};

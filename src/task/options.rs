@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::model::Source;
+use crate::hub::Source;
 use crate::model::layout::{COLBERT_LINEAR, SPARSE_LINEAR};
 use crate::model::modules::Role;
 use crate::nn::{ComputeDtype, DeviceRequest, OutputKind, Pooling};

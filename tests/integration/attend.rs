@@ -9,7 +9,7 @@ use crate::support::{
     MODELS, assert_fails, copy_folder, first_difference, fixture, numbers, sconce, stderr, stdout,
 };
 use candle_core::{Device, Tensor};
-use sconce::model::Source;
+use sconce::hub::Source;
 use sconce::nn::Pooling;
 use sconce::sys::console::{Console, Verbosity};
 use sconce::task::{

@@ -3,7 +3,7 @@
 use crate::support::{embed, embedding, fixture, rows};
 use anyhow::Result;
 use sconce::engine::{Engine, TaskInput};
-use sconce::model::Source;
+use sconce::hub::Source;
 use sconce::neighbours::{Encoded, Similarity};
 use sconce::sys::console::{Console, Verbosity};
 use sconce::task::{

@@ -20,7 +20,7 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use safetensors::SafeTensors;
 use sconce::engine::{RowOptions, Task, TaskInput};
-use sconce::model::Source;
+use sconce::hub::Source;
 use sconce::named::Named;
 use sconce::sys::console::{Console, Verbosity};
 use sconce::task::{Embedder, ModelOptions, OnLong, VectorOptions, examine, load};

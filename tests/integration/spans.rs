@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use sconce::model::Source;
+use sconce::hub::Source;
 use sconce::nn::{HeadKind, RaggedBatch, TaskHead};
 use sconce::sys::console::{Console, Verbosity};
 use sconce::task::{Loaded, ModelOptions, load_head};

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
+use crate::hub::ModelDir;
 use crate::job::{SHARD_KEYS, Shard};
-use crate::model::directory::ModelDir;
 use crate::output::OutputMetadata;
 use crate::task::{Loaded, ModelOptions, ModelTask};
 

@@ -7,9 +7,9 @@ use serde_json::Value;
 
 use super::weights::Parts;
 use crate::error::UsageError;
+use crate::hub::ModelDir;
 use crate::model::adapter;
 use crate::model::config::Config;
-use crate::model::directory::ModelDir;
 use crate::model::families::{Family, STATIC_EMBEDDING};
 use crate::model::layout::COLBERT_LINEAR;
 use crate::model::modules::{
