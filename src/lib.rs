@@ -99,6 +99,8 @@
 
 mod api;
 #[doc(hidden)]
+pub mod checkpoint;
+#[doc(hidden)]
 pub mod cli;
 #[doc(hidden)]
 pub mod engine;

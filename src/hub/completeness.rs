@@ -2,12 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::checkpoint::read_index;
 use crate::model::layout::{
     ADAPTER_CONFIG, ADAPTER_WEIGHTS, CONFIG, MODEL_SETTINGS, MODULE_WEIGHTS, MODULES, TOKENIZER,
     TOKENIZER_CONFIG, TOKENIZER_SETTINGS, TRANSFORMER_CONFIGS, WEIGHTS, WEIGHTS_INDEXES, tokenizer_files,
 };
 use crate::model::modules::{Module, may_lack_size, read_modules};
-use crate::model::weights::read_index;
 
 /// The files of a snapshot in the cache.
 pub(super) struct Snapshot<'a> {

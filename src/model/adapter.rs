@@ -10,12 +10,12 @@ use anyhow::{Result, bail};
 use super::config::Config;
 use super::families::{Family, JINA_V5};
 use super::layout::{ADAPTER_CONFIG, ADAPTER_FOLDER, adapter_weights};
-use super::low_rank::{
-    Adapter, Axis, LowRank, MERGE, Magnitudes, NewRows, PEFT_PREFIX, STACKED_A, STACKED_B, Update,
-};
 use super::peft_config::{PeftConfig, TOKEN_INDICES};
 use super::purpose::Purpose;
-use super::weights::{Checkpoint, Replacements};
+use crate::checkpoint::low_rank::{
+    Adapter, Axis, LowRank, MERGE, Magnitudes, NewRows, PEFT_PREFIX, STACKED_A, STACKED_B, Update,
+};
+use crate::checkpoint::{Checkpoint, Replacements};
 use crate::error::UsageError;
 use crate::nn::HeadKind;
 use crate::sys::regular_file::has_dir_entry;

@@ -77,9 +77,6 @@ const SENTENCE_PIECES: [&str; 4] =
 /// The class of a module of static embeddings, which needs no config.
 const STATIC_EMBEDDING: &str = "StaticEmbedding";
 
-/// The remedy for PyTorch checkpoints that are not read.
-pub const CONVERT: &str = "if you trust it, convert the model once with transformers (AutoModel.from_pretrained(DIR).save_pretrained(OUT))";
-
 /// The remedy for the weights of an adapter without `adapter_config.json`.
 const LONE_ADAPTER: &str = "that is an adapter (PEFT): merge it into its base model once \
      (AutoPeftModel.from_pretrained(DIR).merge_and_unload().save_pretrained(OUT))";

@@ -6,7 +6,7 @@ use regex::{Regex, RegexBuilder};
 use serde_json::Value;
 
 use super::config::{Config, MAX_SIZE};
-use super::low_rank::MERGE;
+use crate::checkpoint::low_rank::MERGE;
 
 /// Maximum size of a compiled regular expression, in bytes.
 const MAX_EXPRESSION: usize = 1 << 20;

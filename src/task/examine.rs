@@ -9,6 +9,7 @@ use super::load::{
     prepare, read_files, read_tokenizer, tokenizer_file, warn_about_tensors,
 };
 use super::options::ModelOptions;
+use crate::checkpoint::{Checkpoint, TensorReport};
 use crate::model::adapter::{Adapters, ChosenAdapter};
 use crate::model::classification::{
     ScoreFunction, label_function, labels, next_sentence_labels, pair_function,
@@ -17,7 +18,6 @@ use crate::model::config::Config;
 use crate::model::families::Family;
 use crate::model::modules::{LogitScore, Modules, PostPoolingModule, post_pooling};
 use crate::model::purpose::{self, Purpose};
-use crate::model::weights::{Checkpoint, TensorReport};
 use crate::nn::cost::head_work;
 use crate::nn::{Backend, EncoderSpec, Formula, HeadKind, ParameterCount, Pooling, PostPoolingSpec};
 use crate::sys::console::Console;

@@ -5,14 +5,14 @@ use std::collections::HashMap;
 use crate::support::operands::{bits, flat};
 use crate::support::{MODELS, assert_close, embed, embedding, first_difference, fixture, rows};
 use candle_core::{DType, Device, Tensor};
+use sconce::checkpoint::Checkpoint;
+use sconce::checkpoint::names::TensorNames;
 use sconce::engine::{RowOptions, Task, TaskInput, TaskRow};
 use sconce::hub::Source;
 use sconce::input::{Location, Position, Record};
 use sconce::kernels::gemm::GemmType;
 use sconce::model::config::Config;
 use sconce::model::families::{FAMILIES, Family};
-use sconce::model::names::TensorNames;
-use sconce::model::weights::Checkpoint;
 use sconce::nn::{
     Backend, Encoder, EncoderSpec, LayerSharing, Pool, PooledToken, Pooling, RaggedBatch, RandomWeights,
     ScoreBias,

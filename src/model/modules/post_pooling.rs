@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, anyhow, bail};
 
 use super::fields;
+use crate::checkpoint::names::TensorNames;
+use crate::checkpoint::{Checkpoint, TensorReport};
 use crate::model::config::Config;
 use crate::model::layout::{CONFIG, MODULE_WEIGHTS};
-use crate::model::names::TensorNames;
-use crate::model::weights::{Checkpoint, TensorReport};
 use crate::named::{Named, names};
 use crate::nn::cost::module_parameters;
 use crate::nn::{

@@ -7,8 +7,8 @@ use anyhow::{Result, bail};
 
 use super::post_pooling::{LINEAR_NAMES, ModuleInput};
 use super::{MultiVector, PostPoolingModule};
+use crate::checkpoint::{Checkpoint, TensorReport};
 use crate::model::layout::{COLBERT_LINEAR, SPARSE_LINEAR};
-use crate::model::weights::{Checkpoint, TensorReport};
 use crate::nn::{HeadSpec, TaskHead};
 use crate::sys::regular_file::has_dir_entry;
 

@@ -14,6 +14,7 @@ use std::time::Instant;
 use anyhow::{Result, bail};
 
 use super::options::ModelOptions;
+use crate::checkpoint::{TensorReport, read_index};
 use crate::error::UsageError;
 use crate::model::adapter::{Adapters, ChosenAdapter};
 use crate::model::config::Config;
@@ -22,7 +23,6 @@ use crate::model::layout::{is_model_file, optional_files_beside};
 use crate::model::modules::{Modules, PostPoolingModule, QueryWeights, TokenLimit, post_pooling};
 use crate::model::purpose::Purpose;
 use crate::model::static_embedding::StaticLayout;
-use crate::model::weights::{TensorReport, read_index};
 use crate::nn::{
     Encoder, HeadKind, HeadSpec, OutputKind, Pooling, PostPooling, TaskHead, return_freed_memory,
 };

@@ -7,11 +7,11 @@ use bytesize::ByteSize;
 
 use super::plan::{Plan, Wanted, plan, require_files};
 use super::weights::{MAX_RANDOM_BYTES, Parts, Weights, count};
+use crate::checkpoint::Checkpoint;
 use crate::error::UsageError;
 use crate::hub::ModelDir;
 use crate::model::adapter::{Adapters, ChosenAdapter};
 use crate::model::modules::{Modules, PostPoolingModule, TokenLimit, parent_model, post_pooling};
-use crate::model::weights::Checkpoint;
 use crate::nn::{Backend, F32_SIGNIFICAND_BITS, ParameterCount, Positions, ScoreBias};
 use crate::sys::console::Console;
 use crate::task::device::backends;

@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 
+use crate::checkpoint::PackedWeights;
+use crate::checkpoint::{Checkpoint, TensorReport};
 use crate::model::adapter::ChosenAdapter;
 use crate::model::config::Config;
 use crate::model::families::Family;
 use crate::model::layout::SPARSE_LINEAR;
 use crate::model::modules::{PostPoolingModule, unified};
-use crate::model::packed_weights::PackedWeights;
 use crate::model::purpose;
-use crate::model::weights::{Checkpoint, TensorReport};
 use crate::nn::{
     Backend, Encoder, EncoderSpec, F32_SIGNIFICAND_BITS, HeadKind, HeadSpec, ParameterCount, Pooling,
     PostPooling, RandomWeights, TaskHead, WeightSource,

@@ -9,6 +9,7 @@ use std::fs;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
+use sconce::checkpoint::Checkpoint;
 use sconce::input::{Entries, Entry, Fields, Filter, Format, KeptName, find};
 use sconce::job::{EarlierRun, Journal, Manifest, RunIdentity, StartMode, refuse_interrupted};
 use sconce::model::classification::{label_function, labels, next_sentence_labels, pair_function};
@@ -16,7 +17,6 @@ use sconce::model::config::Config;
 use sconce::model::families::Family;
 use sconce::model::modules::Modules;
 use sconce::model::purpose::Purpose;
-use sconce::model::weights::Checkpoint;
 use sconce::named::Named;
 use sconce::neighbours::Representation;
 use sconce::nn::HeadKind;
