@@ -119,6 +119,8 @@ pub mod input;
 #[doc(hidden)]
 pub mod job;
 #[doc(hidden)]
+pub mod load;
+#[doc(hidden)]
 pub mod model;
 #[doc(hidden)]
 pub mod named;

@@ -4,12 +4,12 @@ use super::engine::{self, Engine, Row, TextEngine, inputs};
 use super::error::{Error, ErrorKind};
 use super::model::Model;
 use crate::engine::TaskInput;
+use crate::load::load_reranker;
 use crate::model::modules::Role;
 use crate::neighbours::descending;
 use crate::output::Content;
 use crate::task::{
     self, ModelTask, OnLong, PromptChoice, QueryOptions, ScoreOptions, TextEncoder, VectorOptions,
-    load_reranker,
 };
 use crate::text::PairTruncation;
 

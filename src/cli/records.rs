@@ -12,10 +12,11 @@ use super::resolve::{console, format_of, inputs, target};
 use crate::error::UsageError;
 use crate::input::{self, FieldSyntax, Fields, Filter, KeptName, TextFields};
 use crate::job::{Selection, Shard, StartMode};
+use crate::load::ModelOptions;
 use crate::named::names;
 use crate::output;
 use crate::run::records::{Input, RecordOptions};
-use crate::task::{AMX_TOKENS, CAUSAL_TOKENS, CPU_F32_TOKENS, CPU_TOKENS, MAX_GPU_TOKENS, ModelOptions};
+use crate::task::{AMX_TOKENS, CAUSAL_TOKENS, CPU_F32_TOKENS, CPU_TOKENS, MAX_GPU_TOKENS};
 
 /// The texts, the output and the run of a command that turns records into rows.
 #[derive(Debug, Args)]

@@ -9,6 +9,7 @@ use super::choice::OrAuto;
 use crate::error::UsageError;
 use crate::hub::Source;
 use crate::input::{self, Filter, Format};
+use crate::load::ModelOptions;
 use crate::model::modules::Role;
 use crate::named::Named;
 use crate::nn::Isa;
@@ -16,7 +17,7 @@ use crate::output::TableFormat;
 use crate::store::Target;
 use crate::sys::console::{Console, Verbosity};
 use crate::sys::environment;
-use crate::task::{ModelOptions, OnLong, PromptChoice, VectorOptions};
+use crate::task::{OnLong, PromptChoice, VectorOptions};
 
 /// The options of every command that loads a model.
 ///

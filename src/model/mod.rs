@@ -10,7 +10,7 @@ mod heads;
 pub mod layout;
 pub mod masked_lm;
 pub mod modules;
-mod peft_config;
+pub mod peft_config;
 pub mod purpose;
 pub mod spec;
 pub mod static_embedding;

@@ -5,9 +5,10 @@ use anyhow::Result;
 use super::records::{Setup, TaskOptions, run};
 use super::yes_or_no;
 use crate::job::{ExitStatus, Queries, RunIdentity};
+use crate::load::load_head;
 use crate::nn::HeadKind;
 use crate::output::OutputMetadata;
-use crate::task::{AnswerOptions, Answerer, load_head};
+use crate::task::{AnswerOptions, Answerer};
 
 /// Runs `sconce answer`. The second text of a pair is the question of its record.
 ///

@@ -6,14 +6,12 @@ use super::append::Appended;
 use super::records::{Setup, TaskOptions, run, true_or_false};
 use super::yes_or_no;
 use crate::job::{ExitStatus, RunIdentity};
+use crate::load::load_embedding_or_sparse;
 use crate::named::Named;
 use crate::nn::OutputKind;
 use crate::output::OutputMetadata;
 use crate::sys::console::Console;
-use crate::task::{
-    Embedder, LateInteraction, OutputsEncoder, SparseEncoder, TextEncoder, VectorOptions,
-    load_embedding_or_sparse,
-};
+use crate::task::{Embedder, LateInteraction, OutputsEncoder, SparseEncoder, TextEncoder, VectorOptions};
 use crate::text::Chunking;
 
 /// The options of `sconce embed`.

@@ -8,11 +8,12 @@ use crate::error::UsageError;
 use crate::field::FieldValue;
 use crate::input::{Fields, InputPath, Source};
 use crate::job::{ExitStatus, Queries, QueryColumns, RunIdentity, sha256_of_texts};
+use crate::load::load_reranker;
 use crate::output::column_names::{QUERY, QUERY_ID};
 use crate::output::{self, ColumnType, KeptColumn, OutputMetadata};
 use crate::store::Target;
 use crate::sys::regular_file::is_same_file;
-use crate::task::{PromptChoice, QueryOptions, Reranker, ScoreOptions, load_reranker};
+use crate::task::{PromptChoice, QueryOptions, Reranker, ScoreOptions};
 
 /// The options of `sconce rerank`.
 pub struct RerankOptions {

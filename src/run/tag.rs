@@ -5,10 +5,11 @@ use anyhow::Result;
 use super::records::{Setup, TaskOptions, run};
 use super::yes_or_no;
 use crate::job::{ExitStatus, RunIdentity};
+use crate::load::load_head;
 use crate::named::Named;
 use crate::nn::HeadKind;
 use crate::output::OutputMetadata;
-use crate::task::{TagOptions, Tagger, load_head};
+use crate::task::{TagOptions, Tagger};
 
 /// Runs `sconce tag`.
 ///

@@ -9,13 +9,14 @@ use super::models::Capability;
 use super::schema::tasks::TaskRouteOptions;
 use super::schema::{Fault, FaultKind};
 use crate::engine::{QueueTask, QueuedTask, Workload};
+use crate::load::Loaded;
 use crate::neighbours::Representation;
 use crate::nn::{HeadKind, Pooling};
 use crate::output::ContentType;
 use crate::sys::console::Console;
 use crate::task::{
-    Aggregation, AnswerOptions, Answerer, Classifier, Loaded, MaskFiller, ModelTask, ScoreOptions,
-    TagOptions, Tagger, TextEncoder, workload,
+    Aggregation, AnswerOptions, Answerer, Classifier, MaskFiller, ModelTask, ScoreOptions, TagOptions,
+    Tagger, TextEncoder, workload,
 };
 use crate::text::Tokenizer;
 

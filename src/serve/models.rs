@@ -9,11 +9,12 @@ use super::kind::{Kind, ServedTask};
 use super::schema::{Fault, FaultKind, shown};
 use super::{ServeOptions, ServedModel};
 use crate::engine::{QueuedTask, RowOptions, TaskInput, Workload};
+use crate::load::{Loaded, load_for_own_task};
 use crate::model::modules::Prompts;
 use crate::output::ContentType;
 use crate::sys::console::Console;
 use crate::sys::threads::single_thread_pool;
-use crate::task::{Loaded, PromptChoice, TextEncoder, load_for_own_task};
+use crate::task::{PromptChoice, TextEncoder};
 
 /// What a model gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

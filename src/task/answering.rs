@@ -6,11 +6,11 @@ use std::sync::Arc;
 use anyhow::{Result, bail};
 
 use super::answers::{Candidates, candidates, merge};
-use super::load::Loaded;
 use super::model_task::ModelTask;
 use super::sequences::{TokenLogits, all_finite, token_logits, tokenizer_failed};
 use super::text_model::TextModel;
 use crate::engine::{RowOptionError, RowOptions, Task, TaskInput, TaskRow, TokenizeError};
+use crate::load::Loaded;
 use crate::nn::{TaskHead, TokenHead, keep_memory};
 use crate::output::{Answer, Content, ContentType, SpanKind};
 use crate::text::OnLong;

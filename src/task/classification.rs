@@ -2,7 +2,6 @@
 
 use anyhow::{Result, bail};
 
-use super::load::Loaded;
 use super::model_task::ModelTask;
 use super::options::PromptChoice;
 use super::pair_template::PairTemplate;
@@ -11,6 +10,7 @@ use super::text_model::TextModel;
 use super::tokens::resolve_prompt;
 use crate::engine::{RowOptionError, RowOptions, Task, TaskInput, TaskRow, TokenizeError};
 use crate::error::UsageError;
+use crate::load::Loaded;
 use crate::model::classification::{
     ScoreFunction, label_function, labels, next_sentence_labels, pair_function,
 };

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use anyhow::{Result, bail};
 
 use super::classification::ScoreOptions;
-use super::load::Loaded;
 use super::model_task::{HeadMemory, ModelTask};
 use super::text_model::TextModel;
 use crate::engine::{RowOptions, Task, TaskInput, TaskRow, TokenizeError};
+use crate::load::Loaded;
 use crate::model::classification::ScoreFunction;
 use crate::neighbours::descending;
 use crate::nn::{MaskedLmHead, RaggedBatch, TaskHead, keep_memory};

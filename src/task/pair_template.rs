@@ -2,8 +2,8 @@
 
 use anyhow::{Result, bail};
 
-use super::load::Loaded;
 use crate::engine::TokenizeError;
+use crate::load::Loaded;
 use crate::model::modules::{MessageOptions, PairInput};
 use crate::nn::HeadKind;
 use crate::sys::console::Console;

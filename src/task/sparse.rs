@@ -7,7 +7,6 @@ use anyhow::{Result, bail};
 use candle_core::Tensor;
 
 use super::lexical::LexicalHead;
-use super::load::{Loaded, StaticQueries};
 use super::model_task::{HeadMemory, ModelTask};
 use super::options::VectorOptions;
 use super::reading::{Reading, Readings};
@@ -16,6 +15,7 @@ use super::text_model::TextModel;
 use super::tokens::resolve_prompt;
 use crate::engine::{RowOptions, Task, TaskInput, TaskRow, TokenizeError};
 use crate::error::UsageError;
+use crate::load::{Loaded, StaticQueries};
 use crate::model::modules::Role;
 use crate::named::Named;
 use crate::neighbours::{Similarity, SparseVector};

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use anyhow::{Result, bail};
 
 use super::entities::{Aggregation, Labelled, entities, merge};
-use super::load::Loaded;
 use super::model_task::{HeadMemory, ModelTask};
 use super::sequences::{TokenLogits, all_finite, check_length, token_logits, tokenizer_failed};
 use super::text_model::TextModel;
 use crate::engine::{RowOptionError, RowOptions, Task, TaskInput, TaskRow, TokenizeError};
 use crate::error::UsageError;
+use crate::load::Loaded;
 use crate::model::classification::{ScoreFunction, labels};
 use crate::nn::{TaskHead, TokenHead, keep_memory};
 use crate::output::{Content, ContentType, Entity, SpanKind};

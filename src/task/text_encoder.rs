@@ -3,13 +3,13 @@
 use anyhow::{Result, bail};
 
 use super::embedding::Embedder;
-use super::load::Loaded;
 use super::model_task::{HeadMemory, ModelTask};
 use super::options::VectorOptions;
 use super::sparse::{SparseEncoder, Weights};
 use super::text_model::TextModel;
 use crate::engine::{RowOptionError, RowOptions, Task, TaskInput, TaskRow, TokenizeError};
 use crate::error::UsageError;
+use crate::load::Loaded;
 use crate::model::modules::Role;
 use crate::neighbours::{Compared, Encoded, Representation, Similarity};
 use crate::output::ContentType;

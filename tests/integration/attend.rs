@@ -10,11 +10,10 @@ use crate::support::{
 };
 use candle_core::{Device, Tensor};
 use sconce::hub::Source;
+use sconce::load::{Loaded, ModelOptions, load};
 use sconce::nn::Pooling;
 use sconce::sys::console::{Console, Verbosity};
-use sconce::task::{
-    AttentionMaps, AttentionOptions, Layers, Loaded, Mixing, ModelOptions, Views, attend, load,
-};
+use sconce::task::{AttentionMaps, AttentionOptions, Layers, Mixing, Views, attend};
 use serde_json::Value;
 
 const ATOL: f32 = 1e-5;

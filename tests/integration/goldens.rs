@@ -11,6 +11,7 @@ use sconce::engine::{RowOptions, Task, TaskInput, TaskRow};
 use sconce::hub::Source;
 use sconce::input::{Location, Position, Record};
 use sconce::kernels::gemm::GemmType;
+use sconce::load::{Loaded, ModelOptions, load};
 use sconce::model::config::Config;
 use sconce::model::families::{FAMILIES, Family};
 use sconce::nn::{
@@ -21,7 +22,7 @@ use sconce::ops::activation::NAMES;
 use sconce::ops::linear::{LinearWeights, Matrix, reference};
 use sconce::output::{Content, StoredVector, VectorValues};
 use sconce::sys::console::{Console, Verbosity};
-use sconce::task::{Embedder, Loaded, ModelOptions, OnLong, VectorOptions, load};
+use sconce::task::{Embedder, OnLong, VectorOptions};
 use sconce::text::TokenIds;
 use serde_json::Value;
 

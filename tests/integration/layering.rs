@@ -1,6 +1,6 @@
-//! Imports run downward only: `main → cli → run → {job, task}`, `lib → api → {task, vectors}`, `task → {engine, text, model, nn}`,
-//! `job → {engine, input, output}`, `engine → {text, output}`, `{input, output, vectors} → formats`, `model → nn → ops → kernels`,
-//! `{job, output, engine, model} → store`.
+//! Imports run downward only: `main → cli → run → {job, task}`, `lib → api → {task, vectors}`, `task → {load, engine, text, nn}`,
+//! `load → {hub, text}`, `hub → model → checkpoint → nn → ops → kernels`, `job → {engine, input, output}`, `engine → {text, output}`,
+//! `{input, output, vectors} → formats`, `{job, output, engine, hub, checkpoint} → store`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,17 +10,22 @@ const ROOMS: &[(&str, &str)] = &[
     ("main", "cli error job nn store"),
     (
         "lib",
-        "api cli run serve job task engine vectors input text hub model checkpoint neighbours nn ops kernels output formats store field figure error named",
+        "api cli run serve job task load engine vectors input text hub model checkpoint neighbours nn ops kernels output formats store field figure error named",
     ),
     // A door like the command line; `api/engine.rs` alone runs tasks.
-    ("api", "engine task vectors text hub model neighbours nn output field"),
-    ("cli", "run serve job task vectors input text hub model neighbours nn output store"),
-    ("run", "job engine task vectors figure input text hub model checkpoint neighbours nn output store formats field"),
+    ("api", "engine task load vectors text hub model neighbours nn output field"),
+    ("cli", "run serve job task load vectors input text hub model neighbours nn output store"),
+    (
+        "run",
+        "job engine task load vectors figure input text hub model checkpoint neighbours nn output store formats field",
+    ),
     // A door like the command line: `serve/schema` knows no HTTP, and nothing below knows the server.
-    ("serve", "task engine input text model neighbours nn output"),
+    ("serve", "task load engine input text model neighbours nn output"),
     ("job", "engine input text neighbours output store field"),
     // A task implements `engine::Task`; the engine itself knows no task and no file.
-    ("task", "engine text hub model checkpoint neighbours nn output store"),
+    ("task", "load engine text model neighbours nn output"),
+    // From the files of a model to its encoder, head and tokenizer, for any task.
+    ("load", "hub model checkpoint nn text store"),
     ("engine", "text output store"),
     ("vectors", "neighbours formats output store field"),
     ("input", "field formats"),

@@ -6,9 +6,9 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use sconce::hub::Source;
+use sconce::load::{Loaded, ModelOptions, load_head};
 use sconce::nn::{HeadKind, RaggedBatch, TaskHead};
 use sconce::sys::console::{Console, Verbosity};
-use sconce::task::{Loaded, ModelOptions, load_head};
 use serde_json::{Value, json};
 
 use crate::support;

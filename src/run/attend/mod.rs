@@ -11,12 +11,11 @@ pub use format::AttentionFormat;
 
 use crate::error::UsageError;
 use crate::figure::{self, HeatMaps, Token};
+use crate::load::{Loaded, ModelOptions, load};
 use crate::named::Named;
 use crate::store::{self, Target};
 use crate::sys::console::Console;
-use crate::task::{
-    AttentionMaps, AttentionOptions, Layers, Loaded, ModelOptions, Views, attend as compute, load,
-};
+use crate::task::{AttentionMaps, AttentionOptions, Layers, Views, attend as compute};
 
 /// The options of `attend`.
 #[derive(Debug, Clone)]

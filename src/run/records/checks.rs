@@ -9,9 +9,9 @@ use super::{RecordOptions, hints};
 use crate::error::UsageError;
 use crate::input::InputPath;
 use crate::job::{StartMode, check_writable, refuse_interrupted};
+use crate::load::Loaded;
 use crate::output;
 use crate::store::{self, Ledger, OutputLock, ReadFiles, UncheckedOutput};
-use crate::task::Loaded;
 
 /// Locks the output, after checking that it can be written.
 pub(super) fn lock_output(options: &RecordOptions) -> Result<UncheckedOutput> {

@@ -2,9 +2,10 @@
 
 use super::{Input, RecordOptions};
 use crate::job::{FileRecords, Identity, RunIdentity, sha256_of_texts};
+use crate::load::Loaded;
 use crate::named::Named;
 use crate::run::yes_or_no;
-use crate::task::{Loaded, ModelTask};
+use crate::task::ModelTask;
 
 /// The input and the output of a run. `appended` are the records of the file that it adds rows to.
 pub(super) fn of_run(options: &RecordOptions, appended: Option<&FileRecords>) -> RunIdentity {

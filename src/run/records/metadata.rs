@@ -4,8 +4,9 @@ use std::ops::Range;
 
 use crate::hub::ModelDir;
 use crate::job::{SHARD_KEYS, Shard};
+use crate::load::{Loaded, ModelOptions};
 use crate::output::OutputMetadata;
-use crate::task::{Loaded, ModelOptions, ModelTask};
+use crate::task::ModelTask;
 
 /// The name of the model, the commit of a snapshot in the cache, and the origin of weights that are not the model's own.
 pub(in crate::run) fn of_model(options: &ModelOptions, loaded: &Loaded) -> OutputMetadata {

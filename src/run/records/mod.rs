@@ -13,9 +13,10 @@ pub(super) use identity::of_scores;
 pub use options::{Append, Input, RecordOptions, TaskOptions};
 
 use crate::job::{ExitStatus, OpenedJob, Queries, QueryColumns, RunIdentity};
+use crate::load::Loaded;
 use crate::output::OutputMetadata;
 use crate::sys::console::Console;
-use crate::task::{Loaded, ModelTask};
+use crate::task::ModelTask;
 
 /// The task of a command, with the resolved options that only this command has.
 pub(super) struct Setup<T> {

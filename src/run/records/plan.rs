@@ -10,10 +10,11 @@ use crate::error::UsageError;
 use crate::job::{
     EnginePlan, FileDigests, FileRecords, Identity, JobPlan, OpenInput, Policy, RunOutput, Stats, Timings,
 };
+use crate::load::Loaded;
 use crate::output::{self, ColumnType, HASH_COLUMN, KeptColumn, OutputFormat, OutputMetadata, OutputSchema};
 use crate::store::{Target, UncheckedOutput};
 use crate::sys::console::Console;
-use crate::task::{Loaded, ModelTask, OnLong, workload};
+use crate::task::{ModelTask, OnLong, workload};
 
 /// Locks the output, opens the input, loads the model, and makes the plan.
 pub(super) fn make<T: ModelTask>(

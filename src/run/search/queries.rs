@@ -11,6 +11,7 @@ use super::{Queries, SearchOptions};
 use crate::engine::TaskInput;
 use crate::error::UsageError;
 use crate::job::{FileDigests, weights_digest};
+use crate::load::{Loaded, load_embedding_or_sparse};
 use crate::model::modules::Role;
 use crate::named::Named;
 use crate::neighbours::{Elements, Encoded, Metric, Representation, Similarity, SparseVector, rows_f32};
@@ -19,7 +20,7 @@ use crate::run::query_texts::{QueryTexts, of_text, report};
 use crate::run::{embed, records::metadata};
 use crate::store::ReadFiles;
 use crate::sys::console::counted;
-use crate::task::{EmbeddedTexts, Loaded, ModelTask, TextEncoder, engine, load_embedding_or_sparse};
+use crate::task::{EmbeddedTexts, ModelTask, TextEncoder, engine};
 use crate::vectors::{TokenNumbers, VectorFile};
 
 /// Rows of a file of query vectors that are read at a time.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Error, Result, bail};
 use serde_json::Value;
 
+use super::options::ModelOptions;
 use super::weights::Parts;
 use crate::error::UsageError;
 use crate::hub::ModelDir;
@@ -18,15 +19,14 @@ use crate::model::modules::{
 use crate::model::purpose::{self, Purpose};
 use crate::model::static_embedding;
 use crate::nn::{EncoderSpec, HeadKind, HeadSpec, OutputKind, Pooling, TokenHeadSpec};
-use crate::task::options::ModelOptions;
 use crate::text::{PairTruncation, Tokenizer, TokenizerOptions, TruncationSide};
 
 /// A projection of token vectors, its modules, and the dimensions of its vectors.
-pub(in crate::task) type Projection<Module> = (Vec<Module>, usize);
+pub(super) type Projection<Module> = (Vec<Module>, usize);
 
 /// What a model is loaded for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::task) enum Wanted {
+pub(super) enum Wanted {
     /// To be shown, whatever its purpose.
     Inspection,
     /// Vectors: an embedding model.
@@ -43,7 +43,7 @@ pub(in crate::task) enum Wanted {
 }
 
 /// The decisions that depend only on options, config and modules, before weights and tokenizer are read.
-pub(in crate::task) struct Plan {
+pub(super) struct Plan {
     pub config: Config,
     pub family: &'static Family,
     pub spec: EncoderSpec,
@@ -64,7 +64,7 @@ pub(in crate::task) struct Plan {
 
 impl Plan {
     /// The parts with weights.
-    pub(in crate::task) fn parts<'a>(&'a self, modules: &'a Modules) -> Parts<'a> {
+    pub(super) fn parts<'a>(&'a self, modules: &'a Modules) -> Parts<'a> {
         let is_lexical = self.head.as_ref().is_some_and(|head| head.kind() == HeadKind::LexicalWeights);
         let head_file = modules.lexical_layer.as_deref().filter(|_| is_lexical);
         let is_masked_lm = purpose::has_masked_lm(&self.config);
@@ -192,7 +192,7 @@ fn yes_and_no(options: &ModelOptions, files: Option<&ModelDir>) -> Result<LogitS
 }
 
 /// The tokenizer: the option, else the model's own.
-pub(in crate::task) fn tokenizer_file(options: &ModelOptions, files: Option<&ModelDir>) -> Result<PathBuf> {
+pub(super) fn tokenizer_file(options: &ModelOptions, files: Option<&ModelDir>) -> Result<PathBuf> {
     match &options.tokenizer {
         Some(path) => Ok(path.clone()),
         None => require_files(files)?.tokenizer(),
@@ -334,7 +334,7 @@ fn use_command(purpose: &Purpose) -> String {
 }
 
 /// The task head of this kind, or that of pretraining for pairs if the checkpoint has no other.
-pub(in crate::task) fn head_spec(
+pub(super) fn head_spec(
     kind: HeadKind,
     is_pretrained: bool,
     modules: &Modules,

@@ -1,8 +1,16 @@
 //! Loads a model: locates its files, resolves config, modules and options, reads tokenizer and weights.
 //!
+//! * `options`: which model, and how. `device`: the backends for `--device` and `--dtype`.
 //! * `prepare`: from files and options to a model without weights, with `plan`: what of it is loaded.
-//! * `weights`: from a checkpoint or a seed to encoder, pooler and head.
+//! * `weights`: from a checkpoint or a seed to encoder, pooler and head, with `adapter`: the tensors of an adapter.
+//! * `modules`: the weights of the modules after the encoder.
+//! * `examine`: the same for inspection, with all faults.
 
+mod adapter;
+mod device;
+mod examine;
+mod modules;
+mod options;
 mod plan;
 mod prepare;
 mod weights;
@@ -13,14 +21,13 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 
-use super::options::ModelOptions;
 use crate::checkpoint::{TensorReport, read_index};
 use crate::error::UsageError;
 use crate::model::adapter::{Adapters, ChosenAdapter};
 use crate::model::config::Config;
 use crate::model::families::Family;
 use crate::model::layout::{is_model_file, optional_files_beside};
-use crate::model::modules::{Modules, PostPoolingModule, QueryWeights, TokenLimit, post_pooling};
+use crate::model::modules::{Modules, PostPoolingModule, QueryWeights, TokenLimit};
 use crate::model::purpose::Purpose;
 use crate::model::static_embedding::StaticLayout;
 use crate::nn::{
@@ -30,13 +37,15 @@ use crate::store::{ReadFiles, parent_dir};
 use crate::sys::console::Console;
 use crate::text::{Tokenizer, TokenizerOptions, TruncationSide};
 
-use plan::{Projection, check_gives_vectors, default_sizes};
-use weights::{LoadedWeights, draw_random, without_weights};
+use modules::load_modules;
+use plan::{Plan, Projection, Wanted, check_gives_vectors, default_sizes, tokenizer_file};
+use prepare::{Prepared, find_weights, prepare};
+use weights::{LoadedWeights, Weights, draw_random, load_checkpoint, without_weights};
 
-pub(super) use plan::{Plan, Wanted, head_spec, tokenizer_file};
+pub use examine::{Examined, ExaminedHead, examine};
+pub use options::ModelOptions;
 pub use prepare::MaxLength;
-pub(super) use prepare::{Prepared, find_weights, prepare};
-pub(super) use weights::{Parts, Weights, count, load_checkpoint};
+pub use weights::{Parts, count_parameters};
 
 /// A loaded model, with all resolved options.
 pub struct Loaded {
@@ -89,7 +98,7 @@ pub struct Loaded {
 impl Loaded {
     /// The maximum tokens of a text of a role with this limit of its own: `--max-length` if it is given, else its own, at most the number of
     /// positions that have a table; without one, that of all texts.
-    pub(super) fn role_length(&self, own: Option<&TokenLimit>) -> usize {
+    pub fn role_length(&self, own: Option<&TokenLimit>) -> usize {
         let positions = self.encoders[0].spec().position_limit().unwrap_or(usize::MAX);
         match own.filter(|_| self.max_length.file.is_some()) {
             Some(own) => own.tokens.min(positions),
@@ -98,7 +107,7 @@ impl Loaded {
     }
 
     /// The maximum tokens of a query and of a document, in the order of [`Role`](crate::model::modules::Role), if one of them has its own.
-    pub(super) fn role_lengths(&self) -> Option<[usize; 2]> {
+    pub fn role_lengths(&self) -> Option<[usize; 2]> {
         let own = &self.modules.role_lengths;
         own.iter().any(Option::is_some).then(|| own.each_ref().map(|own| self.role_length(own.as_ref())))
     }
@@ -246,7 +255,7 @@ fn build(options: &ModelOptions, console: &Console, wanted: Wanted) -> Result<Lo
     add_markers_and_padding(&mut tokenizer, &modules, plan.spec.padding)?;
     let static_queries =
         own_weights.map(|module| static_queries(options, module, plan.dimensions)).transpose()?;
-    let (mut token_modules, token_projection) = load_modules(options, applied, projected, &mut report)?;
+    let (mut token_modules, token_projection) = load_applied(options, applied, projected, &mut report)?;
     let before = if plan.has_vectors { modules.applied_before(pooling) } else { 0 };
     let after = token_modules.split_off(before);
     let post_pooling = pooler.into_iter().chain(after).collect();
@@ -295,16 +304,16 @@ fn add_markers_and_padding(tokenizer: &mut Tokenizer, modules: &Modules, padding
 }
 
 /// Loads the modules after the encoder, and the projection of token vectors if there is one.
-fn load_modules(
+fn load_applied(
     options: &ModelOptions,
     applied: &[PostPoolingModule],
     projected: Option<&Projection<PostPoolingModule>>,
     report: &mut Option<TensorReport>,
 ) -> Result<(Vec<PostPooling>, Option<Projection<PostPooling>>)> {
-    let post_pooling = post_pooling::load(applied, options.random_weights, report)?;
+    let post_pooling = load_modules(applied, options.random_weights, report)?;
     let projection = match projected {
         Some((modules, dimensions)) => {
-            Some((post_pooling::load(modules, options.random_weights, report)?, *dimensions))
+            Some((load_modules(modules, options.random_weights, report)?, *dimensions))
         }
         None => None,
     };
@@ -334,7 +343,7 @@ fn static_queries(options: &ModelOptions, module: &QueryWeights, dimensions: usi
 }
 
 /// Reads the tokenizer, and checks that its limit leaves room for a text.
-pub(super) fn read_tokenizer(
+fn read_tokenizer(
     file: &Path,
     options: &ModelOptions,
     limits: TokenizerOptions,
@@ -371,11 +380,7 @@ pub(super) fn read_tokenizer(
 
 /// Warns about layers of the checkpoint that the config does not have, and about values that are not finite. Returns the purpose of the
 /// model, which the tensors of a bare checkpoint may tell.
-pub(super) fn warn_about_tensors(
-    report: Option<&TensorReport>,
-    plan: &Plan,
-    console: &Console,
-) -> Option<Purpose> {
+fn warn_about_tensors(report: Option<&TensorReport>, plan: &Plan, console: &Console) -> Option<Purpose> {
     let Some(report) = report else { return plan.purpose.clone() };
     if let Some((first, more)) = report.unexpected_tensors.split_first() {
         let (more, verb) = match more.len() {
@@ -397,7 +402,7 @@ pub(super) fn warn_about_tensors(
 }
 
 /// All files that affect vectors.
-pub(super) fn read_files<'a>(
+fn read_files<'a>(
     config: &Config,
     tokenizer: Option<&Path>,
     weights: Option<&Weights>,
