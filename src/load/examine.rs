@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use anyhow::{Error, Result};
 
 use super::adapter::read_adapter;
+use super::heads::Wanted;
 use super::modules::load_modules;
 use super::options::ModelOptions;
-use super::plan::{Plan, Wanted, head_spec, tokenizer_file};
+use super::plan::{Plan, head_spec, tokenizer_file};
 use super::prepare::{MaxLength, Prepared, find_weights, prepare};
 use super::weights::{Parts, Weights, count_parameters, load_checkpoint};
 use super::{read_files, read_tokenizer, warn_about_tensors};

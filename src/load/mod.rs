@@ -2,6 +2,7 @@
 //!
 //! * `options`: which model, and how. `device`: the backends for `--device` and `--dtype`.
 //! * `prepare`: from files and options to a model without weights, with `plan`: what of it is loaded.
+//! * `heads`: which head, as a table.
 //! * `weights`: from a checkpoint or a seed to encoder, pooler and head, with `adapter`: the tensors of an adapter.
 //! * `modules`: the weights of the modules after the encoder.
 //! * `examine`: the same for inspection, with all faults.
@@ -9,6 +10,7 @@
 mod adapter;
 mod device;
 mod examine;
+mod heads;
 mod modules;
 mod options;
 mod plan;
@@ -37,8 +39,9 @@ use crate::store::{ReadFiles, parent_dir};
 use crate::sys::console::Console;
 use crate::text::{Tokenizer, TokenizerOptions, TruncationSide};
 
+use heads::{Wanted, check_pairs};
 use modules::load_modules;
-use plan::{Plan, Projection, Wanted, check_gives_vectors, default_sizes, tokenizer_file};
+use plan::{Plan, Projection, default_sizes, tokenizer_file};
 use prepare::{Prepared, find_weights, prepare};
 use weights::{LoadedWeights, Weights, draw_random, load_checkpoint, without_weights};
 
@@ -158,10 +161,8 @@ pub fn load_for_own_task(options: &ModelOptions, console: &Console) -> Result<Lo
 fn load_for(wanted: Wanted, options: &ModelOptions, console: &Console) -> Result<Loaded> {
     let start = Instant::now();
     let loaded = build(options, console, wanted)?;
-    if loaded.head.is_none()
-        && let Some(purpose) = &loaded.purpose
-    {
-        check_gives_vectors(wanted, options, purpose)?;
+    if let Some(purpose) = loaded.purpose.as_ref().filter(|_| loaded.head.is_none()) {
+        check_pairs(wanted, options, purpose)?;
     }
     let problems = loaded.report.as_ref().map_or(&[][..], |report| &report.problems);
     if let Some(first) = problems.first() {

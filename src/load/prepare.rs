@@ -6,9 +6,10 @@ use anyhow::{Result, bail};
 use bytesize::ByteSize;
 
 use super::device::backends;
+use super::heads::Wanted;
 use super::modules::check_sizes;
 use super::options::ModelOptions;
-use super::plan::{Plan, Wanted, plan, require_files};
+use super::plan::{Plan, plan, require_files};
 use super::weights::{MAX_RANDOM_BYTES, Parts, Weights, count_parameters};
 use crate::checkpoint::Checkpoint;
 use crate::error::UsageError;
