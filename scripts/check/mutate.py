@@ -181,7 +181,7 @@ MUTATIONS = [
     ("T5's gated-gelu is erf GELU", "src/model/family_specific.rs", 'Some("gelu") => "gelu_new",', 'Some("gelu") => "gelu",'),
     ("T5's largest distance is 128", "src/model/family_specific.rs", "buckets, max_distance, per_layer: false };\n    spec", "buckets, max_distance: 128, per_layer: false };\n    spec"),
     ("unknown tokens of model2vec are averaged", "src/task/embedding/mod.rs", "Some(*id) != self.unknown_token", "Some(*id) != Some(u32::MAX)"),
-    ("model2vec's texts are not cut by characters", "src/load/mod.rs", "        tokenizer.cut_characters();\n", ""),
+    ("model2vec's texts are not cut by characters", "src/load/tokenizer.rs", "        tokenizer.cut_characters();\n", ""),
     ("tokens of model2vec have no weights", "src/checkpoint/weight_source.rs", "*out = weight * x;", "*out = 0.0 * weight + x;"),
     ("ALiBi's slopes begin at 1", "src/nn/relative_position.rs", "(1..=n).map(move |i|", "(0..n).map(move |i|"),
     ("ALiBi's slopes for a number of heads that is no power of two are one sequence", "src/nn/relative_position.rs", "let below = if heads.is_power_of_two() { heads } else { heads.next_power_of_two() / 2 };", "let below = heads;"),

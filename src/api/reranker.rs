@@ -157,7 +157,7 @@ impl RerankerBuilder {
         let (made, context) = engine::open(&model, load_reranker, |loaded, console| {
             let has_queries = engine::has_queries(&loaded, vectors.role);
             // An embedding model refuses what needs a head.
-            if needs_head || loaded.head.is_some() && !loaded.pooling.is_sparse() {
+            if needs_head || loaded.head.is_some() && !loaded.steps.pooling.is_sparse() {
                 let task = task::Reranker::new(loaded, options, &queries, false, console)?;
                 return Ok(Made::CrossEncoder(Box::new(task)));
             }

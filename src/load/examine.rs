@@ -10,8 +10,9 @@ use super::modules::load_modules;
 use super::options::ModelOptions;
 use super::plan::{Plan, head_spec, tokenizer_file};
 use super::prepare::{MaxLength, Prepared, find_weights, prepare};
+use super::tokenizer::read_tokenizer;
 use super::weights::{Parts, Weights, count_parameters, load_checkpoint};
-use super::{read_files, read_tokenizer, warn_about_tensors};
+use super::{read_files, warn_about_tensors};
 use crate::checkpoint::{Checkpoint, TensorReport};
 use crate::model::adapter::{Adapters, ChosenAdapter};
 use crate::model::classification::{

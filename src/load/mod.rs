@@ -5,16 +5,19 @@
 //! * `heads`: which head, as a table.
 //! * `weights`: from a checkpoint or a seed to encoder, pooler and head, with `adapter`: the tensors of an adapter.
 //! * `modules`: the weights of the modules after the encoder.
+//! * `tokenizer`: the tokenizers of texts and of queries. `loaded`: what a task takes.
 //! * `examine`: the same for inspection, with all faults.
 
 mod adapter;
 mod device;
 mod examine;
 mod heads;
+mod loaded;
 mod modules;
 mod options;
 mod plan;
 mod prepare;
+mod tokenizer;
 mod weights;
 
 use std::collections::BTreeSet;
@@ -24,113 +27,27 @@ use std::time::Instant;
 use anyhow::{Result, bail};
 
 use crate::checkpoint::{TensorReport, read_index};
-use crate::error::UsageError;
 use crate::model::adapter::{Adapters, ChosenAdapter};
 use crate::model::config::Config;
 use crate::model::families::Family;
-use crate::model::layout::{is_model_file, optional_files_beside};
-use crate::model::modules::{Modules, PostPoolingModule, QueryWeights, TokenLimit};
+use crate::model::layout::optional_files_beside;
+use crate::model::modules::{Modules, PostPoolingModule};
 use crate::model::purpose::Purpose;
-use crate::model::static_embedding::StaticLayout;
-use crate::nn::{
-    Encoder, HeadKind, HeadSpec, OutputKind, Pooling, PostPooling, TaskHead, return_freed_memory,
-};
-use crate::store::{ReadFiles, parent_dir};
+use crate::nn::{HeadKind, HeadSpec, OutputKind, Pooling, PostPooling, return_freed_memory};
 use crate::sys::console::Console;
-use crate::text::{Tokenizer, TokenizerOptions, TruncationSide};
 
 use heads::{Wanted, check_pairs};
 use modules::load_modules;
 use plan::{Plan, Projection, default_sizes, tokenizer_file};
 use prepare::{Prepared, find_weights, prepare};
+use tokenizer::{add_markers_and_padding, read_tokenizer, static_queries};
 use weights::{LoadedWeights, Weights, draw_random, load_checkpoint, without_weights};
 
 pub use examine::{Examined, ExaminedHead, examine};
+pub use loaded::{Loaded, LoadedHead, Origin, StaticQueries, Steps};
 pub use options::ModelOptions;
 pub use prepare::MaxLength;
 pub use weights::{Parts, count_parameters};
-
-/// A loaded model, with all resolved options.
-pub struct Loaded {
-    /// The config of the encoder.
-    pub config: Config,
-    /// The row of the family table for its model type.
-    pub family: &'static Family,
-    /// The origin of the weights: a path, or the seed of random weights.
-    pub weights: String,
-    /// Which tensors of the checkpoint are used, missing or wrong. `None` for random weights.
-    pub report: Option<TensorReport>,
-    /// Parameters of the encoder, pooler and post-pooling modules.
-    pub parameters: usize,
-    /// The encoder, once per device.
-    pub encoders: Vec<Encoder>,
-    /// The modules of the model: pooling and what follows it, prompts, limits.
-    pub modules: Modules,
-    /// The task of the model, if its files say that it is not an embedding model.
-    pub purpose: Option<Purpose>,
-    /// The pooling: the option, else the model's files, else the default for the model family.
-    pub pooling: Pooling,
-    /// The modules before pooling, which run on the vector of each token.
-    pub token_modules: Vec<PostPooling>,
-    /// The post-pooling modules. Empty without pooling.
-    pub post_pooling: Vec<PostPooling>,
-    /// Dimensions of a vector after the last module; with a head, the number of its logits.
-    pub dimensions: usize,
-    /// The projection of token vectors, if it is an output beside others, and the dimensions of its vectors.
-    pub token_projection: Option<Projection<PostPooling>>,
-    /// All files that affect vectors.
-    pub files: Vec<PathBuf>,
-    /// The task head, if one was asked for.
-    pub head: Option<TaskHead>,
-    /// The kind of the head.
-    pub head_kind: Option<HeadKind>,
-    /// What the queries of a sparse encoder become without its encoder, if it is loaded as one and its files say so.
-    pub static_queries: Option<StaticQueries>,
-    /// The tokenizer file.
-    pub tokenizer_file: PathBuf,
-    /// The tokenizer, with its maximum length set.
-    pub tokenizer: Tokenizer,
-    /// The maximum length of a text, and where it is set.
-    pub max_length: MaxLength,
-    /// The adapters of the model.
-    pub adapters: Adapters,
-    /// The adapter that is merged into the weights.
-    pub adapter: Option<ChosenAdapter>,
-}
-
-impl Loaded {
-    /// The maximum tokens of a text of a role with this limit of its own: `--max-length` if it is given, else its own, at most the number of
-    /// positions that have a table; without one, that of all texts.
-    pub fn role_length(&self, own: Option<&TokenLimit>) -> usize {
-        let positions = self.encoders[0].spec().position_limit().unwrap_or(usize::MAX);
-        match own.filter(|_| self.max_length.file.is_some()) {
-            Some(own) => own.tokens.min(positions),
-            None => self.max_length.tokens,
-        }
-    }
-
-    /// The maximum tokens of a query and of a document, in the order of [`Role`](crate::model::modules::Role), if one of them has its own.
-    pub fn role_lengths(&self) -> Option<[usize; 2]> {
-        let own = &self.modules.role_lengths;
-        own.iter().any(Option::is_some).then(|| own.each_ref().map(|own| self.role_length(own.as_ref())))
-    }
-
-    /// The files of the model, none of which an output may replace.
-    pub fn read_files(&self) -> ReadFiles {
-        const WHAT: &str = "a file of the model";
-        let mut files = ReadFiles::new(&self.files, WHAT);
-        files.add_folder(parent_dir(self.config.path()).to_owned(), is_model_file, WHAT);
-        files
-    }
-}
-
-/// Tokens and their weights for the queries of a sparse encoder without an encoder.
-pub struct StaticQueries {
-    /// The tokenizer of queries, without special tokens.
-    pub tokenizer: Tokenizer,
-    /// The weight of each token of the vocabulary.
-    pub weights: Vec<f32>,
-}
 
 /// Loads a model for dense embedding. Prints what was loaded, and which pooling is used if the model's files do not configure one.
 pub fn load(options: &ModelOptions, console: &Console) -> Result<Loaded> {
@@ -160,81 +77,97 @@ pub fn load_for_own_task(options: &ModelOptions, console: &Console) -> Result<Lo
 
 fn load_for(wanted: Wanted, options: &ModelOptions, console: &Console) -> Result<Loaded> {
     let start = Instant::now();
-    let loaded = build(options, console, wanted)?;
-    if let Some(purpose) = loaded.purpose.as_ref().filter(|_| loaded.head.is_none()) {
+    let (loaded, findings) = build(options, console, wanted)?;
+    if let Some(purpose) = findings.purpose.as_ref().filter(|_| loaded.head.is_none()) {
         check_pairs(wanted, options, purpose)?;
     }
-    let problems = loaded.report.as_ref().map_or(&[][..], |report| &report.problems);
-    if let Some(first) = problems.first() {
-        let more = match problems.len() {
+    check_tensors(&loaded.origin, &findings)?;
+    let Origin { config, weights, parameters, .. } = &loaded.origin;
+    console.detail(format!(
+        "loaded {} ({:.1} M parameters) in {:.0} ms: {weights}",
+        config.path().display(),
+        *parameters as f64 / 1e6,
+        1e3 * start.elapsed().as_secs_f64(),
+    ));
+    note_defaults(&loaded, &findings, options, console);
+    return_freed_memory();
+    Ok(loaded)
+}
+
+/// Checks that the tensors are those that the config describes.
+fn check_tensors(origin: &Origin, findings: &Findings) -> Result<()> {
+    let config = &origin.config;
+    let Some(report) = &findings.report else { return Ok(()) };
+    if let Some(first) = report.problems.first() {
+        let more = match report.problems.len() {
             1 => String::new(),
             n => format!(" (and {} more; sconce inspect lists them all)", n - 1),
         };
-        let config = loaded.config.path().display();
-        let defaults = default_sizes(&loaded.config);
-        bail!("{}: {first}{more}; the weights do not match {config}{defaults}", loaded.weights);
+        let (shown, defaults) = (config.path().display(), default_sizes(config));
+        bail!("{}: {first}{more}; the weights do not match {shown}{defaults}", origin.weights);
     }
-    check_default_layers(&loaded)?;
-    console.detail(format!(
-        "loaded {} ({:.1} M parameters) in {:.0} ms: {}",
-        loaded.config.path().display(),
-        loaded.parameters as f64 / 1e6,
-        1e3 * start.elapsed().as_secs_f64(),
-        loaded.weights
-    ));
-    if loaded.adapter.is_none() && !loaded.adapters.tasks.is_empty() {
-        let tasks = loaded.adapters.names();
+    // A number of layers that is a default: other layers of the checkpoint would be left out.
+    let key = findings.family.keys.layers;
+    match (config.defaults().find(|(name, _)| *name == key), report.unexpected_tensors.first()) {
+        (Some((_, layers)), Some(tensor)) => bail!(
+            "{} has no field \"{key}\", and {layers}, the default of transformers, leaves tensor {tensor} of the checkpoint without a \
+             layer; add the field",
+            config.path().display()
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// Prints what neither the files of the model nor the options choose.
+fn note_defaults(loaded: &Loaded, findings: &Findings, options: &ModelOptions, console: &Console) {
+    let model = &options.source.model;
+    if loaded.origin.adapter.is_none() && !findings.adapters.tasks.is_empty() {
+        let tasks = findings.adapters.names();
         console.note(format!(
             "the model has adapters for tasks ({tasks}); using none of them: choose one with --task"
         ));
     }
     let has_own_vectors = loaded.head.is_none() || options.gives(OutputKind::Dense);
-    if let Some(purpose) = loaded.purpose.as_ref().filter(|_| has_own_vectors && options.reads_checkpoint())
+    if let Some(purpose) = findings.purpose.as_ref().filter(|_| has_own_vectors && options.reads_checkpoint())
         && let Some(command) = purpose.command()
     {
-        let model = &options.source.model;
         console.note(format!(
             "{model} is {purpose}; its hidden states are pooled without its head, which {command} uses"
         ));
     }
-    if loaded.head_kind == Some(HeadKind::CausalLm) && loaded.modules.logit_score.is_none() {
-        let model = &options.source.model;
+    if loaded.head_kind() == Some(HeadKind::CausalLm) && loaded.modules.logit_score.is_none() {
         console.note(format!(
             "{model} is a causal language model without a LogitScore module; its score is logit(yes) - logit(no), as in \
              sentence-transformers"
         ));
     }
     if has_own_vectors && options.pooling.is_none() && !loaded.modules.configures_pooling() {
-        let pooling = &loaded.pooling;
+        let pooling = &loaded.steps.pooling;
         console.note(format!("no pooling configured; using {pooling}, the default for this model family"));
     }
-    return_freed_memory();
-    Ok(loaded)
 }
 
-/// Checks that a number of layers that is a default is that of the checkpoint, whose other layers would be left out.
-fn check_default_layers(loaded: &Loaded) -> Result<()> {
-    let key = loaded.family.keys.layers;
-    let unexpected = loaded.report.as_ref().and_then(|report| report.unexpected_tensors.first());
-    match (loaded.config.defaults().find(|(name, _)| *name == key), unexpected) {
-        (Some((_, layers)), Some(tensor)) => bail!(
-            "{} has no field \"{key}\", and {layers}, the default of transformers, leaves tensor {tensor} of the checkpoint without a \
-             layer; add the field",
-            loaded.config.path().display()
-        ),
-        _ => Ok(()),
-    }
+/// What loading finds out and no task needs.
+struct Findings {
+    /// The row of the family table for the type of the model.
+    family: &'static Family,
+    /// Which tensors of the checkpoint are used, missing or wrong. `None` for random weights.
+    report: Option<TensorReport>,
+    /// The task of the model, if its files say that it is not an embedding model.
+    purpose: Option<Purpose>,
+    /// The adapters of the model.
+    adapters: Adapters,
 }
 
 /// Loads a model. A model for another task than the wanted one is refused before its weights are read.
-fn build(options: &ModelOptions, console: &Console, wanted: Wanted) -> Result<Loaded> {
+fn build(options: &ModelOptions, console: &Console, wanted: Wanted) -> Result<(Loaded, Findings)> {
     let prepared = prepare(options, console, wanted)?;
     let tokenizer_file = tokenizer_file(options, prepared.files.as_ref())?;
     let limits = prepared.tokenizer_options();
     let Prepared { backends, files, modules, plan, count, max_length, adapters, adapter, .. } = prepared;
     adapters.check_chosen(adapter.as_ref())?;
     let applied = plan.applied_modules(&modules);
-    let (projected, head_kind) = (plan.token_projection.as_ref(), plan.head.as_ref().map(HeadSpec::kind));
+    let projected = plan.token_projection.as_ref();
     let parts = plan.parts(&modules);
     let (config, family, pooling) = (&plan.config, plan.family, &plan.pooling);
     let weights = find_weights(options, files.as_ref())?;
@@ -267,41 +200,13 @@ fn build(options: &ModelOptions, console: &Console, wanted: Wanted) -> Result<Lo
     files.extend(adapter.iter().flat_map(ChosenAdapter::files));
     let max_length = max_length.of_tokenizer(&tokenizer, &tokenizer_file);
     let (weights, parameters) = (weights.to_string(), count.parameters);
+    let kind = plan.head.as_ref().map(HeadSpec::kind);
+    let head = kind.zip(head).map(|(kind, layers)| LoadedHead { kind, layers });
     let Plan { config, family, pooling, dimensions, .. } = plan;
-    Ok(Loaded {
-        config,
-        family,
-        weights,
-        report,
-        parameters,
-        encoders,
-        modules,
-        purpose,
-        pooling,
-        token_modules,
-        post_pooling,
-        dimensions,
-        token_projection,
-        files,
-        head,
-        head_kind,
-        static_queries,
-        tokenizer_file,
-        tokenizer,
-        max_length,
-        adapters,
-        adapter,
-    })
-}
-
-/// Has the tokenizer keep the markers of a multi-vector model whole, and pad sequences if the encoder attends to `padding`.
-fn add_markers_and_padding(tokenizer: &mut Tokenizer, modules: &Modules, padding: Option<u32>) -> Result<()> {
-    let mut markers = modules.multi_vector.iter().flat_map(|multi_vector| &multi_vector.markers);
-    markers.try_for_each(|marker| tokenizer.add_marker(marker))?;
-    if let Some(default) = padding {
-        tokenizer.pad_to_max_length(default);
-    }
-    Ok(())
+    let origin = Origin { config, tokenizer: tokenizer_file, weights, parameters, adapter, files };
+    let steps = Steps { token_modules, pooling, post_pooling, dimensions, token_projection };
+    let loaded = Loaded { origin, modules, tokenizer, max_length, encoders, steps, head, static_queries };
+    Ok((loaded, Findings { family, report, purpose, adapters }))
 }
 
 /// Loads the modules after the encoder, and the projection of token vectors if there is one.
@@ -319,64 +224,6 @@ fn load_applied(
         None => None,
     };
     Ok((post_pooling, projection))
-}
-
-/// Reads the weights of queries of a sparse encoder with `dimensions`, and their tokenizer.
-fn static_queries(options: &ModelOptions, module: &QueryWeights, dimensions: usize) -> Result<StaticQueries> {
-    let weights = module.weights()?;
-    if weights.len() != dimensions {
-        bail!(
-            "{} weights {} tokens, but the vocabulary of the model has {dimensions}; use the files of one model",
-            module.folder.display(),
-            weights.len()
-        );
-    }
-    let own_side = if module.truncate_left { TruncationSide::Left } else { TruncationSide::Right };
-    let own_limit = module.max_length.as_ref().map(|limit| limit.tokens);
-    let limits = TokenizerOptions {
-        max_length: options.max_length.or(own_limit).unwrap_or(usize::MAX),
-        truncation_side: options.truncation_side.unwrap_or(own_side),
-        pair_truncation: options.pair_truncation,
-        lowercase: false,
-    };
-    let tokenizer = Tokenizer::read(&module.tokenizer()?, &limits)?.without_special_tokens();
-    Ok(StaticQueries { tokenizer, weights })
-}
-
-/// Reads the tokenizer, and checks that its limit leaves room for a text.
-fn read_tokenizer(
-    file: &Path,
-    options: &ModelOptions,
-    limits: TokenizerOptions,
-    modules: &Modules,
-) -> Result<Tokenizer> {
-    let mut tokenizer = match modules.static_embedding {
-        Some(StaticLayout::SentenceTransformers) => Tokenizer::read_static(file, |own| match own {
-            Some((max_length, side)) => TokenizerOptions {
-                max_length: options.max_length.unwrap_or(max_length),
-                truncation_side: options.truncation_side.unwrap_or(side),
-                ..limits
-            },
-            None => limits,
-        })?,
-        // Its limit is in the config.
-        Some(StaticLayout::Model2Vec) => Tokenizer::read_static(file, |_| limits)?,
-        None => Tokenizer::read(file, &limits)?,
-    };
-    if modules.static_embedding == Some(StaticLayout::Model2Vec) {
-        tokenizer.cut_characters();
-    }
-    if modules.no_special_tokens {
-        tokenizer = tokenizer.without_special_tokens();
-    }
-    let (max_length, special_tokens) = (tokenizer.max_length(), tokenizer.num_special_tokens(false));
-    if max_length <= special_tokens {
-        bail!(UsageError(format!(
-            "a limit of {max_length} tokens leaves no room for a text beside {special_tokens} special tokens; pass a larger \
-             --max-length"
-        )));
-    }
-    Ok(tokenizer)
 }
 
 /// Warns about layers of the checkpoint that the config does not have, and about values that are not finite. Returns the purpose of the

@@ -46,10 +46,10 @@ impl OutputsEncoder {
     ) -> Result<Self> {
         check_options(options)?;
         let lexical = match outputs.contains(&OutputKind::Lexical) {
-            true => Some(LexicalHead::new(loaded.head.take(), &loaded.tokenizer)?),
+            true => Some(LexicalHead::new(loaded.head.take().map(|head| head.layers), &loaded.tokenizer)?),
             false => None,
         };
-        let projection = loaded.token_projection.take();
+        let projection = loaded.steps.token_projection.take();
         let embedder = Embedder::new(loaded, options, console)?;
         Ok(OutputsEncoder { embedder, has_dense: outputs.contains(&OutputKind::Dense), lexical, projection })
     }

@@ -53,7 +53,7 @@ impl Reranker {
         ranked: bool,
         console: &Console,
     ) -> Result<Self> {
-        if loaded.head.is_some() && !loaded.pooling.is_sparse() {
+        if loaded.head.is_some() && !loaded.steps.pooling.is_sparse() {
             let classifier =
                 Classifier::cross_encoder(loaded, options, queries.prompt.as_ref(), ranked, console)?;
             return Ok(Reranker::CrossEncoder(Box::new(classifier)));

@@ -40,7 +40,7 @@ impl TextEncoder {
     /// # Errors
     /// If an option contradicts the model: a usage error.
     pub fn new(loaded: Loaded, options: &VectorOptions, console: &Console) -> Result<Self> {
-        Ok(match loaded.pooling.is_sparse() {
+        Ok(match loaded.steps.pooling.is_sparse() {
             true => TextEncoder::Sparse(Box::new(SparseEncoder::new(loaded, options, console)?)),
             false => TextEncoder::Dense(Box::new(Embedder::new(loaded, options, console)?)),
         })

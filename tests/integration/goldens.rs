@@ -441,7 +441,7 @@ fn pairs_reach_the_encoder() {
             kept: Vec::new(),
         })
         .collect();
-    loaded.pooling = Pooling::Text(vec![Pool::Mean]);
+    loaded.steps.pooling = Pooling::Text(vec![Pool::Mean]);
     let options = VectorOptions { normalize: Some(false), ..VectorOptions::new(OnLong::Truncate) };
     let embedder = Embedder::new(loaded, &options, &Console::silent()).unwrap();
     let tokens: Vec<_> = records

@@ -60,7 +60,7 @@ pub(super) fn check_model_files(
     output: UncheckedOutput,
     loaded: &Loaded,
 ) -> Result<OutputLock> {
-    let read = loaded.read_files();
+    let read = loaded.origin.read_files();
     options.stats.as_deref().map_or(Ok(()), |path| read.refuse("--stats", path))?;
     options.appended()?.map_or(Ok(()), |appended| read.refuse_output("--output", &appended))?;
     output.check("--output", &read)

@@ -25,8 +25,10 @@ pub(super) fn of_run(options: &RecordOptions, appended: Option<&FileRecords>) ->
 
 /// The choices that make the weights, beside the files.
 pub(super) fn of_weights(options: &RecordOptions, loaded: &Loaded) -> RunIdentity {
-    let seed = options.model.random_weights.map(|_| ("--random-weights".into(), loaded.weights.clone()));
-    let task = loaded.adapter.as_ref().and_then(|adapter| Some(("--task".into(), adapter.task.clone()?)));
+    let seed =
+        options.model.random_weights.map(|_| ("--random-weights".into(), loaded.origin.weights.clone()));
+    let task =
+        loaded.origin.adapter.as_ref().and_then(|adapter| Some(("--task".into(), adapter.task.clone()?)));
     seed.into_iter().chain(task).collect()
 }
 

@@ -12,7 +12,7 @@ use crate::task::ModelTask;
 pub(in crate::run) fn of_model(options: &ModelOptions, loaded: &Loaded) -> OutputMetadata {
     let mut metadata = OutputMetadata::new();
     let mut insert = |key: &str, value: String| drop(metadata.insert(key.into(), value));
-    let snapshot = loaded.config.path().parent().and_then(ModelDir::snapshot_of);
+    let snapshot = loaded.origin.config.path().parent().and_then(ModelDir::snapshot_of);
     let given = &options.source.model;
     // What a name without an organization stands for.
     let full = snapshot.as_ref().map(|(id, _)| id).filter(|id| id.rsplit('/').next() == Some(given));
@@ -23,11 +23,11 @@ pub(in crate::run) fn of_model(options: &ModelOptions, loaded: &Loaded) -> Outpu
     if let Some((_, commit)) = snapshot {
         insert("revision", commit);
     }
-    if let Some(task) = loaded.adapter.as_ref().and_then(|adapter| adapter.task.clone()) {
+    if let Some(task) = loaded.origin.adapter.as_ref().and_then(|adapter| adapter.task.clone()) {
         insert("task", task);
     }
     if options.random_weights.is_some() {
-        insert("weights", loaded.weights.clone());
+        insert("weights", loaded.origin.weights.clone());
     }
     metadata
 }

@@ -32,7 +32,7 @@ pub(super) fn make<T: ModelTask>(
     let timings = Timings { start, loading: start.elapsed().as_secs_f64(), resumed: Stats::default() };
     let lock = checks::check_model_files(options, lock, &loaded)?;
     let of_model = metadata::of_model(&options.model, &loaded);
-    let (weights, files) = (identity::of_weights(options, &loaded), loaded.files.clone());
+    let (weights, files) = (identity::of_weights(options, &loaded), loaded.origin.files.clone());
     let setup = set_up(loaded, &console)?;
     let metadata = output_metadata(of_model, options, &setup, &input)?;
     let appended = file_records(options)?;

@@ -49,10 +49,12 @@ pub(super) fn embed(options: &SearchOptions, file: &VectorFile) -> Result<QueryV
         Queries::Files(sources, fields) => QueryTexts::read(sources, fields, "--text-field")?,
     };
     let loaded = load_embedding_or_sparse(&options.model, &options.console)?;
-    let read = loaded.read_files();
+    let read = loaded.origin.read_files();
     let own_metadata = metadata::of_model(&options.model, &loaded);
-    let digests =
-        file.metadata().contains_key("weights_sha256").then(|| FileDigests::start(loaded.files.clone()));
+    let digests = file
+        .metadata()
+        .contains_key("weights_sha256")
+        .then(|| FileDigests::start(loaded.origin.files.clone()));
     let prompts = loaded.modules.prompts.clone();
     let (encoder, has_chosen_prompt) = encoder(options, loaded)?;
     let own = encoder.similarity().name();
