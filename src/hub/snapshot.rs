@@ -8,9 +8,8 @@ use hf_hub::Cache;
 
 use super::client::Client;
 use super::completeness::{Completeness, completeness};
-use super::file_names::is_plain;
 use super::settings::{self, Settings, read_text};
-use super::{NoSuchModel, NotDownloaded, Source, ids};
+use super::{NoSuchModel, NotDownloaded, Source, ids, is_revision};
 
 /// The state of a model in the cache.
 pub(super) enum Cached {
@@ -104,7 +103,7 @@ impl<'a> Hub<'a> {
         let revision = &self.source.revision;
         let commit = read_text(&self.folder.join("refs").join(revision));
         let commit = commit.as_ref().map_or(revision.as_str(), |commit| commit.trim());
-        if !commit.split('/').all(|part| is_plain(&part.replace('.', "_")) && part != "." && part != "..") {
+        if !is_revision(commit) {
             return Cached::Incomplete(Vec::new());
         }
         self.cached_commit(commit)
