@@ -12,15 +12,16 @@ use std::time::Instant;
 
 use anyhow::{Result, anyhow, ensure};
 use sconce::engine::{MemoryBudget, Task, TaskInput, balanced_batches};
+use sconce::hub::Source as ModelSource;
 use sconce::input::{Fields, Format, InputPath, Source};
-use sconce::model::Source as ModelSource;
+use sconce::load::{ModelOptions, load};
 use sconce::rows::OutputFormat;
 use sconce::run::embed::{EmbedOptions, embed};
 use sconce::run::records::{Input, RecordOptions};
 use sconce::store::Target;
 use sconce::sys::console::{Console, Verbosity};
 use sconce::sys::threads::{build_global_pool, single_thread_pool};
-use sconce::task::{Embedder, ModelOptions, OnLong, VectorOptions, load, workload};
+use sconce::task::{Embedder, OnLong, VectorOptions, workload};
 use sconce::text::TokenizedText;
 
 fn main() -> Result<()> {

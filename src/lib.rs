@@ -104,6 +104,8 @@
 
 mod api;
 #[doc(hidden)]
+pub mod checkpoint;
+#[doc(hidden)]
 pub mod cli;
 #[doc(hidden)]
 pub mod engine;
@@ -114,9 +116,13 @@ pub mod figure;
 #[doc(hidden)]
 pub mod formats;
 #[doc(hidden)]
+pub mod hub;
+#[doc(hidden)]
 pub mod input;
 #[doc(hidden)]
 pub mod job;
+#[doc(hidden)]
+pub mod load;
 #[doc(hidden)]
 pub mod model;
 #[doc(hidden)]

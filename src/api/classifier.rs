@@ -3,10 +3,11 @@
 use super::engine::{self, Engine, Row, inputs};
 use super::error::{Error, ErrorKind};
 use super::model::Model;
+use crate::load::{Loaded, ModelOptions, load_head};
 use crate::nn::HeadKind;
 use crate::rows::{Content, LabelScore};
 use crate::sys::console::Console;
-use crate::task::{self, Loaded, ModelOptions, ModelTask, OnLong, ScoreOptions, load_head};
+use crate::task::{self, ModelTask, OnLong, ScoreOptions};
 
 /// A model that labels texts, such as their sentiment.
 ///

@@ -3,11 +3,12 @@
 use super::engine::{self, Row, TextEngine, dense, inputs, sparse};
 use super::error::{Error, ErrorKind};
 use super::model::Model;
+use crate::load::load_embedding_or_sparse;
 use crate::model::modules::Role;
 use crate::neighbours::SparseVector;
 use crate::nn::Pooling;
 use crate::rows::{Content, ContentType};
-use crate::task::{ModelTask, PromptChoice, TextEncoder, VectorOptions, load_embedding_or_sparse};
+use crate::task::{ModelTask, PromptChoice, TextEncoder, VectorOptions};
 
 /// A model that turns texts into vectors: one per text ([`embed`](Embedder::embed)), one per token
 /// ([`embed_tokens`](Embedder::embed_tokens)) or a sparse one ([`embed_sparse`](Embedder::embed_sparse)), as its files say.

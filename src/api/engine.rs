@@ -8,15 +8,16 @@ use super::error::{Error, ErrorKind};
 use super::model::Model;
 use crate::engine::{self, RowOptions, TaskInput, TaskRow, TextError, TextFault};
 use crate::error::UsageError;
+use crate::hub::{NoSuchModel, NotDownloaded, is_revision};
+use crate::load::{Loaded, ModelOptions};
 use crate::model::modules::Role;
-use crate::model::{NoSuchModel, NotDownloaded, is_revision};
 use crate::named::Named;
 use crate::neighbours::SparseVector;
 use crate::nn::{Backend, Isa};
 use crate::rows::{Content, VectorValues};
 use crate::sys::console::Console;
 use crate::sys::threads::compute_pool;
-use crate::task::{self, Loaded, ModelOptions, ModelTask, OnLong, TextEncoder, VectorOptions};
+use crate::task::{self, ModelTask, OnLong, TextEncoder, VectorOptions};
 
 /// A function of `task` that loads a model.
 pub(super) type Load = fn(&ModelOptions, &Console) -> anyhow::Result<Loaded>;

@@ -2,10 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::model::Source;
+use crate::hub::Source;
+use crate::load::ModelOptions;
 use crate::nn::{ComputeDtype, DeviceRequest};
 use crate::sys::environment;
-use crate::task::{ModelOptions, OnLong};
+use crate::task::OnLong;
 use crate::text::TruncationSide;
 
 /// Which model to open, and the choices that are the same for every task. Whatever is not chosen is as the model's own files say.

@@ -4,12 +4,12 @@ use super::engine::{self, Engine, Row, TextEngine, inputs};
 use super::error::{Error, ErrorKind};
 use super::model::Model;
 use crate::engine::TaskInput;
+use crate::load::load_reranker;
 use crate::model::modules::Role;
 use crate::neighbours::descending;
 use crate::rows::Content;
 use crate::task::{
     self, ModelTask, OnLong, PromptChoice, QueryOptions, ScoreOptions, TextEncoder, VectorOptions,
-    load_reranker,
 };
 use crate::text::PairTruncation;
 
@@ -157,7 +157,7 @@ impl RerankerBuilder {
         let (made, context) = engine::open(&model, load_reranker, |loaded, console| {
             let has_queries = engine::has_queries(&loaded, vectors.role);
             // An embedding model refuses what needs a head.
-            if needs_head || loaded.head.is_some() && !loaded.pooling.is_sparse() {
+            if needs_head || loaded.head.is_some() && !loaded.steps.pooling.is_sparse() {
                 let task = task::Reranker::new(loaded, options, &queries, false, console)?;
                 return Ok(Made::CrossEncoder(Box::new(task)));
             }

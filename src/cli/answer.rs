@@ -6,8 +6,9 @@ use clap::Args;
 use super::args::ModelArgs;
 use super::records::{RecordArgs, records};
 use super::resolve::model;
+use crate::load::ModelOptions;
 use crate::run::records::TaskOptions;
-use crate::task::{AnswerOptions, ModelOptions};
+use crate::task::AnswerOptions;
 
 /// The examples at the end of the command's help.
 pub(super) const EXAMPLES: &str = "\

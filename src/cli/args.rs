@@ -6,7 +6,7 @@ use clap::Args;
 use clap::builder::{PossibleValue, TypedValueParser};
 
 use super::choice::{OrAuto, choices, named, one_of};
-use crate::model::is_revision;
+use crate::hub::is_revision;
 use crate::model::modules::Role;
 use crate::nn::{ComputeDtype, DeviceRequest, LEXICAL, MULTI_VECTOR, Pool, Pooling, SPLADE};
 use crate::text::TruncationSide;

@@ -11,11 +11,12 @@ use super::args::ModelArgs;
 use super::choice::{OrAuto, named, named_or_auto};
 use super::resolve::{console, format_of, is_stdout, model};
 use crate::error::UsageError;
+use crate::load::ModelOptions;
 use crate::named::Named;
 use crate::nn::Pooling;
 use crate::run::attend::{AttendOptions, AttentionFormat};
 use crate::store::Target;
-use crate::task::{AttentionOptions, Layers, Mixing, ModelOptions, PromptChoice, Views};
+use crate::task::{AttentionOptions, Layers, Mixing, PromptChoice, Views};
 
 /// The examples at the end of the command's help.
 pub(super) const EXAMPLES: &str = "\

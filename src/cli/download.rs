@@ -4,7 +4,7 @@ use clap::Args;
 
 use super::args::{HubArgs, VerbosityArgs};
 use super::resolve::source;
-use crate::model::Source;
+use crate::hub::Source;
 
 /// The examples at the end of the command's help.
 pub(super) const EXAMPLES: &str = "\

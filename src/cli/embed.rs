@@ -13,12 +13,13 @@ use super::records::{RecordArgs, records};
 use super::resolve::{console, embedding_model, vectors};
 use super::scores::needs_truncation;
 use crate::error::UsageError;
+use crate::load::ModelOptions;
 use crate::named::Named;
 use crate::nn::{OutputKind, Pooling};
 use crate::rows::OutputDtype;
 use crate::run::embed::EmbedOptions;
 use crate::run::records::{Append, RecordOptions};
-use crate::task::{ModelOptions, OnLong, VectorOptions};
+use crate::task::{OnLong, VectorOptions};
 use crate::text::Chunking;
 
 /// The examples at the end of the command's help.

@@ -13,10 +13,11 @@ use crate::error::UsageError;
 use crate::formats::csv::FieldSyntax;
 use crate::input::{self, Fields, Filter, KeptName, TextFields};
 use crate::job::{Selection, Shard, StartMode};
+use crate::load::ModelOptions;
 use crate::named::names;
 use crate::rows::OutputFormat;
 use crate::run::records::{Input, RecordOptions};
-use crate::task::{AMX_TOKENS, CAUSAL_TOKENS, CPU_F32_TOKENS, CPU_TOKENS, MAX_GPU_TOKENS, ModelOptions};
+use crate::task::{AMX_TOKENS, CAUSAL_TOKENS, CPU_F32_TOKENS, CPU_TOKENS, MAX_GPU_TOKENS};
 
 /// The texts, the output and the run of a command that turns records into rows.
 #[derive(Debug, Args)]

@@ -12,9 +12,10 @@ use super::resolve::inputs;
 use super::scores::{ScoreArgs, scoring};
 use crate::error::UsageError;
 use crate::input::{Fields, Filter, TextFields};
+use crate::load::ModelOptions;
 use crate::nn::Pooling;
 use crate::run::rerank::{RerankOptions, RerankQueries};
-use crate::task::{ModelOptions, PromptChoice};
+use crate::task::PromptChoice;
 
 /// The examples at the end of the command's help.
 pub(super) const EXAMPLES: &str = "\

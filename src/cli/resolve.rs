@@ -8,15 +8,16 @@ use super::args::{DEFAULT_MODEL, HardwareArgs, HubArgs, ModelArgs, VectorArgs, V
 use super::choice::OrAuto;
 use crate::error::UsageError;
 use crate::formats::TableFormat;
+use crate::hub::Source;
 use crate::input::{self, Filter, Format};
-use crate::model::Source;
+use crate::load::ModelOptions;
 use crate::model::modules::Role;
 use crate::named::Named;
 use crate::nn::Isa;
 use crate::store::Target;
 use crate::sys::console::{Console, Verbosity};
 use crate::sys::environment;
-use crate::task::{ModelOptions, OnLong, PromptChoice, VectorOptions};
+use crate::task::{OnLong, PromptChoice, VectorOptions};
 
 /// The options of every command that loads a model.
 ///

@@ -9,10 +9,11 @@ use super::choice::{choices, named, one_of};
 use super::records::{RecordArgs, records};
 use super::resolve::model;
 use crate::error::UsageError;
+use crate::load::ModelOptions;
 use crate::named::Named;
 use crate::run::classify::BestOptions;
 use crate::run::records::TaskOptions;
-use crate::task::{ModelOptions, OnLong, ScoreOptions};
+use crate::task::{OnLong, ScoreOptions};
 use crate::text::PairTruncation;
 
 /// How texts or pairs get scores.

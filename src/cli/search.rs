@@ -13,12 +13,13 @@ use super::resolve::{console, embedding_model, inputs, table_format, target, vec
 use crate::error::UsageError;
 use crate::formats::TableFormat;
 use crate::input::{self, Fields, Filter};
+use crate::load::ModelOptions;
 use crate::model::modules::Role;
 use crate::named::Named;
 use crate::neighbours::Metric;
 use crate::run::search::{NeighbourWeights, Queries, Rescore, SearchOptions, WeightKind};
 use crate::sys::console::Console;
-use crate::task::{ModelOptions, OnLong, VectorOptions};
+use crate::task::{OnLong, VectorOptions};
 use crate::vectors::find_files;
 
 /// The examples at the end of the command's help.

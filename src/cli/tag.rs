@@ -9,9 +9,10 @@ use super::records::{RecordArgs, records};
 use super::resolve::model;
 use super::scores::{needs_truncation, on_long_pair};
 use crate::error::UsageError;
+use crate::load::ModelOptions;
 use crate::named::Named;
 use crate::run::records::TaskOptions;
-use crate::task::{Aggregation, ModelOptions, OnLong, TagOptions};
+use crate::task::{Aggregation, OnLong, TagOptions};
 
 /// The examples at the end of the command's help.
 pub(super) const EXAMPLES: &str = "\

@@ -11,9 +11,9 @@ use super::config::Config;
 use super::config_defaults::{self, ConfigDefaults};
 use super::family_specific;
 use super::masked_lm::{self, ReadMaskedLm};
-use super::names::{ModuleNames, TensorNames};
 use super::static_embedding::{MAX_LENGTH, MODEL2VEC};
 use super::token_head::{self, ReadTokenHead};
+use crate::checkpoint::names::{ModuleNames, TensorNames};
 use crate::nn::{
     Activation, Biases, EmbeddingNorm, EncoderSpec, NormKind, NormPlacement, NormSpec, Pool, RotaryLayout,
 };

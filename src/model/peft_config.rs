@@ -6,15 +6,15 @@ use regex::{Regex, RegexBuilder};
 use serde_json::Value;
 
 use super::config::{Config, MAX_SIZE};
-use super::low_rank::MERGE;
+use crate::checkpoint::low_rank::MERGE;
 
 /// Maximum size of a compiled regular expression, in bytes.
 const MAX_EXPRESSION: usize = 1 << 20;
 /// The field with the trained rows of tables.
-pub(super) const TOKEN_INDICES: &str = "trainable_token_indices";
+pub const TOKEN_INDICES: &str = "trainable_token_indices";
 
 /// What an adapter's config says of its tensors.
-pub(super) struct PeftConfig {
+pub struct PeftConfig {
     config: Config,
     alpha: f64,
     /// Values of `alpha_pattern`.
@@ -78,7 +78,7 @@ fn regex(expression: &str) -> Option<Regex> {
 
 impl PeftConfig {
     /// Reads the fields of an `adapter_config.json`.
-    pub(super) fn new(config: Config) -> Result<Self> {
+    pub fn new(config: Config) -> Result<Self> {
         check_supported(&config)?;
         let expressions = |key: &str, start: &str, end: &str| -> Result<Vec<Regex>> {
             let names = match config.get(key) {
@@ -108,7 +108,7 @@ impl PeftConfig {
     }
 
     /// The factor of a module's update of this rank.
-    pub(super) fn factor(&self, module: &str, rank: usize) -> Result<f32> {
+    pub fn factor(&self, module: &str, rank: usize) -> Result<f32> {
         let named = first_match(&self.ranks, module).or(self.rank);
         if let Some(named) = named.filter(|named| *named != rank) {
             let key = if first_match(&self.ranks, module).is_some() { "rank_pattern" } else { "r" };
@@ -121,7 +121,7 @@ impl PeftConfig {
     }
 
     /// The field by which PEFT leaves out the updates of a module; `None` if it uses them.
-    pub(super) fn leaves_out(&self, module: &str) -> Option<&'static str> {
+    pub fn leaves_out(&self, module: &str) -> Option<&'static str> {
         if self.excluded.as_ref().is_some_and(|names| names.has(module)) {
             return Some("exclude_modules");
         }
@@ -151,12 +151,12 @@ impl PeftConfig {
     }
 
     /// Whether rows of tables were trained.
-    pub(super) fn has_token_indices(&self) -> bool {
+    pub fn has_token_indices(&self) -> bool {
         self.config.has(TOKEN_INDICES)
     }
 
     /// The rows of a module's table that were trained.
-    pub(super) fn token_indices(&self, module: &str) -> Result<Vec<usize>> {
+    pub fn token_indices(&self, module: &str) -> Result<Vec<usize>> {
         let list = match self.config.get(TOKEN_INDICES) {
             Some(Value::Object(modules)) => {
                 modules.iter().find(|(name, _)| module.ends_with(*name)).map(|(_, list)| list)

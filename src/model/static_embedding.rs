@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::config::Config;
 use super::layout::CONFIG;
-use super::weights::Checkpoint;
+use crate::checkpoint::Checkpoint;
 use crate::nn::EncoderSpec;
 use crate::sys::model_json::read_json_object;
 use crate::sys::regular_file::has_dir_entry;

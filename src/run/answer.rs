@@ -5,9 +5,10 @@ use anyhow::Result;
 use super::records::{ResolvedOptions, Setup, TaskOptions, run};
 use super::yes_or_no;
 use crate::job::{ExitStatus, Queries};
+use crate::load::load_head;
 use crate::nn::HeadKind;
 use crate::rows::metadata::Key;
-use crate::task::{AnswerOptions, Answerer, load_head};
+use crate::task::{AnswerOptions, Answerer};
 
 /// Runs `sconce answer`. The second text of a pair is the question of its record.
 ///

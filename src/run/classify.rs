@@ -4,10 +4,11 @@ use anyhow::Result;
 
 use super::records::{Setup, TaskOptions, of_scores, run};
 use crate::job::ExitStatus;
+use crate::load::{Loaded, load_head};
 use crate::model::classification::ScoreFunction;
 use crate::nn::HeadKind;
 use crate::rows::metadata::Key;
-use crate::task::{Classifier, Loaded, ModelTask, ScoreOptions, load_head};
+use crate::task::{Classifier, ModelTask, ScoreOptions};
 
 /// Which of the labels or tokens that a head scores are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,8 +2,8 @@
 
 use anyhow::{Result, bail};
 
-use crate::model::Source;
-use crate::model::directory::ModelDir;
+use crate::hub::ModelDir;
+use crate::hub::Source;
 use crate::store::print;
 
 /// Downloads the files that are not in the cache yet and prints the path of the model.

@@ -5,13 +5,11 @@ use anyhow::Result;
 use super::append::Appended;
 use super::records::{ResolvedOptions, Setup, TaskOptions, run};
 use crate::job::ExitStatus;
+use crate::load::load_embedding_or_sparse;
 use crate::named::Named;
 use crate::rows::metadata::Key;
 use crate::sys::console::Console;
-use crate::task::{
-    Embedder, LateInteraction, OutputsEncoder, SparseEncoder, TextEncoder, VectorOptions,
-    load_embedding_or_sparse,
-};
+use crate::task::{Embedder, LateInteraction, OutputsEncoder, SparseEncoder, TextEncoder, VectorOptions};
 use crate::text::Chunking;
 
 /// The options of `sconce embed`.

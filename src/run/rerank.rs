@@ -8,12 +8,13 @@ use crate::error::UsageError;
 use crate::formats;
 use crate::input::{Fields, InputPath, Source};
 use crate::job::{ExitStatus, Queries, QueryColumns, sha256_of_texts};
+use crate::load::load_reranker;
 use crate::rows::columns::{QUERY, QUERY_ID};
 use crate::rows::metadata::Key;
 use crate::rows::{ColumnType, FieldValue, KeptColumn};
 use crate::store::Target;
 use crate::sys::regular_file::is_same_file;
-use crate::task::{PromptChoice, QueryOptions, Reranker, ScoreOptions, load_reranker};
+use crate::task::{PromptChoice, QueryOptions, Reranker, ScoreOptions};
 
 /// The options of `sconce rerank`.
 pub struct RerankOptions {

@@ -11,15 +11,14 @@ use super::query_texts::report;
 use crate::engine::TaskInput;
 use crate::error::UsageError;
 use crate::formats::{TableFormat, TableWriter};
+use crate::load::{ModelOptions, load_embedding_or_sparse};
 use crate::named::Named;
 use crate::neighbours::{Compared, Encoded, Similarity};
 use crate::rows::columns::{PAIR, SCORE};
 use crate::rows::{ColumnType, FieldValue, KeptColumn};
 use crate::store::{OutputLock, ReadFiles, Target, print, print_with};
 use crate::sys::console::Console;
-use crate::task::{
-    EmbeddedTexts, ModelOptions, ModelTask, TextEncoder, VectorOptions, engine, load_embedding_or_sparse,
-};
+use crate::task::{EmbeddedTexts, ModelTask, TextEncoder, VectorOptions, engine};
 
 /// Texts that a thread compares with a text at a time.
 const MIN_COLUMNS: usize = 64;

@@ -5,10 +5,11 @@ use anyhow::Result;
 use super::records::{ResolvedOptions, Setup, TaskOptions, run};
 use super::yes_or_no;
 use crate::job::ExitStatus;
+use crate::load::load_head;
 use crate::named::Named;
 use crate::nn::HeadKind;
 use crate::rows::metadata::Key;
-use crate::task::{TagOptions, Tagger, load_head};
+use crate::task::{TagOptions, Tagger};
 
 /// Runs `sconce tag`.
 ///

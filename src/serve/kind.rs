@@ -9,13 +9,14 @@ use super::models::Capability;
 use super::schema::tasks::TaskRouteOptions;
 use super::schema::{Fault, FaultKind};
 use crate::engine::{QueueTask, QueuedTask, Workload};
+use crate::load::Loaded;
 use crate::neighbours::Representation;
 use crate::nn::{HeadKind, Pooling};
 use crate::rows::ContentType;
 use crate::sys::console::Console;
 use crate::task::{
-    Aggregation, AnswerOptions, Answerer, Classifier, Loaded, MaskFiller, ModelTask, ScoreOptions,
-    TagOptions, Tagger, TextEncoder, workload,
+    Aggregation, AnswerOptions, Answerer, Classifier, MaskFiller, ModelTask, ScoreOptions, TagOptions,
+    Tagger, TextEncoder, workload,
 };
 use crate::text::Tokenizer;
 
@@ -81,8 +82,8 @@ impl Kind {
     pub(super) fn of(loaded: Loaded, options: &ServeOptions, console: &Console) -> Result<Self> {
         let on_long = options.vectors.on_long;
         let scores = ScoreOptions { on_long, raw: false };
-        Ok(match loaded.head_kind {
-            Some(HeadKind::SequenceClassification | HeadKind::CausalLm) if loaded.dimensions == 1 => {
+        Ok(match loaded.head_kind() {
+            Some(HeadKind::SequenceClassification | HeadKind::CausalLm) if loaded.steps.dimensions == 1 => {
                 let prompt = options.vectors.prompt.as_ref();
                 Kind::CrossEncoder(Classifier::cross_encoder(loaded, scores, prompt, false, console)?.into())
             }
@@ -97,7 +98,7 @@ impl Kind {
             Some(HeadKind::QuestionAnswering) => {
                 Kind::Answerer(Answerer::new(loaded, AnswerOptions::default())?.into())
             }
-            Some(HeadKind::MaskedLm) if loaded.pooling != Pooling::Splade => {
+            Some(HeadKind::MaskedLm) if loaded.steps.pooling != Pooling::Splade => {
                 Kind::MaskFiller(MaskFiller::new(loaded, scores, MaskFiller::TOP_K)?.into())
             }
             Some(HeadKind::MaskedLm | HeadKind::LexicalWeights) | None => {

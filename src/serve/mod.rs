@@ -45,11 +45,12 @@ use self::models::Models;
 pub use self::probe::probe;
 use self::service::{Defaults, Service};
 use crate::engine::{Capacity, Queue};
+use crate::load::ModelOptions;
 use crate::nn::Isa;
 use crate::sys::console::{Console, Verbosity};
 use crate::sys::memory::{current_memory, memory_limit};
 use crate::sys::threads::{spawn, thread_panicked};
-use crate::task::{ModelOptions, VectorOptions};
+use crate::task::VectorOptions;
 
 /// A model, with its name in requests.
 pub struct ServedModel {

@@ -9,11 +9,12 @@ use super::kind::{Kind, ServedTask};
 use super::schema::{Fault, FaultKind, shown};
 use super::{ServeOptions, ServedModel};
 use crate::engine::{QueuedTask, RowOptions, TaskInput, Workload};
+use crate::load::{Loaded, load_for_own_task};
 use crate::model::modules::Prompts;
 use crate::rows::ContentType;
 use crate::sys::console::Console;
 use crate::sys::threads::single_thread_pool;
-use crate::task::{Loaded, PromptChoice, TextEncoder, load_for_own_task};
+use crate::task::{PromptChoice, TextEncoder};
 
 /// What a model gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -185,13 +186,13 @@ impl Model {
 fn facts(loaded: &Loaded) -> Facts {
     let loaded_at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     Facts {
-        family: loaded.config.string("model_type").ok().flatten().unwrap_or_default().to_owned(),
+        family: loaded.origin.config.string("model_type").ok().flatten().unwrap_or_default().to_owned(),
         dtype: loaded.encoders[0].backend().dtype(),
-        pooling: loaded.pooling.to_string(),
-        dimensions: loaded.dimensions,
+        pooling: loaded.steps.pooling.to_string(),
+        dimensions: loaded.steps.dimensions,
         hidden_size: loaded.encoders[0].spec().hidden_size,
         max_length: loaded.max_length.tokens,
-        parameters: loaded.parameters,
+        parameters: loaded.origin.parameters,
         loaded_at,
     }
 }

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use anyhow::{Result, bail};
 
 use super::answers::{Candidates, candidates, merge};
-use super::load::Loaded;
 use super::model_task::ModelTask;
 use super::sequences::{TokenLogits, all_finite, token_logits, tokenizer_failed};
 use super::text_model::TextModel;
 use crate::engine::{RowOptionError, RowOptions, Task, TaskInput, TaskRow, TokenizeError};
+use crate::load::{Loaded, LoadedHead};
 use crate::nn::{TaskHead, TokenHead, keep_memory};
 use crate::rows::{Answer, Content, ContentType, SpanKind};
 use crate::text::OnLong;
@@ -55,7 +55,13 @@ pub struct Answerer {
 impl Answerer {
     /// A model that answers questions.
     pub fn new(loaded: Loaded, options: AnswerOptions) -> Result<Self> {
-        let Loaded { tokenizer, encoders, head: Some(TaskHead::QuestionAnswering(head)), .. } = loaded else {
+        let Loaded {
+            tokenizer,
+            encoders,
+            head: Some(LoadedHead { layers: TaskHead::QuestionAnswering(head), .. }),
+            ..
+        } = loaded
+        else {
             bail!("the model was loaded without its head; please report this as a bug")
         };
         let model = TextModel { tokenizer, encoders, on_long: OnLong::Truncate };

@@ -7,11 +7,11 @@ use anyhow::{Result, bail};
 use bytesize::ByteSize;
 use candle_core::{DType, Device, Tensor};
 
-use super::load::Loaded;
 use super::options::PromptChoice;
 use super::tokens::{check_tokens, resolve_prompt};
 use crate::engine::TokenizeError;
 use crate::error::UsageError;
+use crate::load::Loaded;
 use crate::named::{Named, names};
 use crate::nn::{AttentionWeights, Encoder, EncoderSpec, RaggedBatch};
 use crate::sys::console::Console;

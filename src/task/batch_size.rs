@@ -5,8 +5,8 @@ use std::sync::Arc;
 use anyhow::Result;
 
 use super::ModelTask;
-use super::load::{Parts, count};
 use crate::engine::{Engine, MemoryBudget, Workload};
+use crate::load::{Parts, count_parameters};
 use crate::model::modules::PostPoolingModule;
 use crate::nn::cost::encoder_parameters;
 use crate::nn::{
@@ -86,7 +86,7 @@ pub fn memory_use(
             batch_tokens.saturating_mul(token_bytes(spec)).saturating_add(attention_bytes(spec, tokens));
         let dtype = backend.dtype();
         let parts = Parts::without_head(spec, pooling);
-        let weights = count(backend, significand_bits, &parts, modules)?.held_bytes;
+        let weights = count_parameters(backend, significand_bits, &parts, modules)?.held_bytes;
         Ok(MemoryUse { dtype, weights, batch_tokens, batch })
     };
     backend.each_dtype().into_iter().map(of_type).collect()

@@ -2,7 +2,6 @@
 
 use anyhow::{Result, bail};
 
-use super::load::Loaded;
 use super::model_task::ModelTask;
 use super::options::PromptChoice;
 use super::pair_template::PairTemplate;
@@ -11,6 +10,7 @@ use super::text_model::TextModel;
 use super::tokens::resolve_prompt;
 use crate::engine::{RowOptionError, RowOptions, Task, TaskInput, TaskRow, TokenizeError};
 use crate::error::UsageError;
+use crate::load::{Loaded, LoadedHead};
 use crate::model::classification::{
     ScoreFunction, label_function, labels, next_sentence_labels, pair_function,
 };
@@ -62,11 +62,11 @@ enum Rows {
 impl Classifier {
     /// A classifier, whose rows have the best `top_k` labels, or all of them for 0.
     pub fn new(loaded: Loaded, options: ScoreOptions, top_k: usize) -> Result<Self> {
-        let labels = match loaded.head_kind {
-            Some(HeadKind::NextSentence) => next_sentence_labels(&loaded.config)?,
-            _ => labels(&loaded.config)?,
+        let labels = match loaded.head_kind() {
+            Some(HeadKind::NextSentence) => next_sentence_labels(&loaded.origin.config)?,
+            _ => labels(&loaded.origin.config)?,
         };
-        let function = label_function(&loaded.config, labels.len());
+        let function = label_function(&loaded.origin.config, labels.len());
         let top_k = if top_k == 0 { labels.len() } else { top_k };
         Self::build(loaded, options, function, Rows::Labels { labels, top_k })
     }
@@ -79,14 +79,14 @@ impl Classifier {
         ranked: bool,
         console: &Console,
     ) -> Result<Self> {
-        let labels = loaded.dimensions;
+        let labels = loaded.steps.dimensions;
         if labels != 1 {
             bail!(
                 "{} describes a text classifier with {labels} labels, not a cross-encoder with one score; use sconce classify",
-                loaded.config.path().display()
+                loaded.origin.config.path().display()
             );
         }
-        let function = pair_function(&loaded.config, loaded.modules.activation.as_deref());
+        let function = pair_function(&loaded.origin.config, loaded.modules.activation.as_deref());
         let prompt = resolve_prompt(prompt, None, &loaded.modules.prompts, console)?;
         let template = PairTemplate::of(&loaded, &prompt, console)?.map(Box::new);
         let truncation = loaded.tokenizer.pair_truncation();
@@ -107,7 +107,12 @@ impl Classifier {
         rows: Rows,
     ) -> Result<Self> {
         let function = if options.raw { function.ok() } else { Some(function?) };
-        let Loaded { tokenizer, encoders, head: Some(TaskHead::SequenceClassification(head)), .. } = loaded
+        let Loaded {
+            tokenizer,
+            encoders,
+            head: Some(LoadedHead { layers: TaskHead::SequenceClassification(head), .. }),
+            ..
+        } = loaded
         else {
             bail!("the model was loaded without its head; please report this as a bug")
         };

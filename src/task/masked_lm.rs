@@ -6,10 +6,10 @@ use std::sync::Arc;
 use anyhow::{Result, bail};
 
 use super::classification::ScoreOptions;
-use super::load::Loaded;
 use super::model_task::{HeadMemory, ModelTask};
 use super::text_model::TextModel;
 use crate::engine::{RowOptions, Task, TaskInput, TaskRow, TokenizeError};
+use crate::load::{Loaded, LoadedHead, Steps};
 use crate::model::classification::ScoreFunction;
 use crate::neighbours::descending;
 use crate::nn::{MaskedLmHead, RaggedBatch, TaskHead, keep_memory};
@@ -38,7 +38,13 @@ impl MaskFiller {
 
     /// A masked language model, whose rows have the best `top_k` tokens per mask, or the whole vocabulary for 0.
     pub fn new(loaded: Loaded, options: ScoreOptions, top_k: usize) -> Result<Self> {
-        let Loaded { tokenizer, encoders, head: Some(TaskHead::MaskedLm(head)), dimensions, .. } = loaded
+        let Loaded {
+            tokenizer,
+            encoders,
+            head: Some(LoadedHead { layers: TaskHead::MaskedLm(head), .. }),
+            steps: Steps { dimensions, .. },
+            ..
+        } = loaded
         else {
             bail!("the model was loaded without its head; please report this as a bug")
         };
@@ -46,7 +52,7 @@ impl MaskFiller {
             bail!(
                 "{} has no mask token; name it as \"mask_token\" in a tokenizer_config.json next to it, or choose another \
                  --tokenizer",
-                loaded.tokenizer_file.display()
+                loaded.origin.tokenizer.display()
             )
         };
         let model = TextModel { tokenizer, encoders, on_long: options.on_long };

@@ -1,7 +1,6 @@
-//! Tasks, one module each. They share loading, devices and batch sizes.
+//! Tasks, one module each: what becomes of the sequences of a loaded model.
 //!
-//! * `options`: plain option structs. `device`: the backends for `--device` and `--dtype`.
-//! * `load`: from the files of a model to its encoder, head and tokenizer. `examine`: the same for inspection, with all faults.
+//! * `options`: plain option structs.
 //! * `model_task`: what a task is beyond the pipeline's contract. `batch_size`: its batch size and memory per token.
 //! * `reading`: what texts are, with the prompt and the limit that follow from it. `tokens`: the prompt before a text, and the check of its tokens. `sequences`: from texts to hidden states.
 //! * `attention`: the attention weights of one text.
@@ -18,12 +17,9 @@ mod answers;
 mod attention;
 mod batch_size;
 mod classification;
-mod device;
 mod embedding;
 mod entities;
-mod examine;
 mod lexical;
-mod load;
 mod masked_lm;
 mod model_task;
 mod options;
@@ -49,14 +45,9 @@ pub use batch_size::{
 pub use classification::{Classifier, ScoreOptions};
 pub use embedding::{EmbeddedTexts, Embedder, LateInteraction};
 pub use entities::Aggregation;
-pub use examine::{Examined, ExaminedHead, examine};
-pub use load::{
-    Loaded, MaxLength, StaticQueries, load, load_embedding_or_sparse, load_for_own_task, load_head,
-    load_reranker,
-};
 pub use masked_lm::MaskFiller;
 pub use model_task::{HeadMemory, ModelTask};
-pub use options::{ModelOptions, PromptChoice, QueryOptions, VectorOptions};
+pub use options::{PromptChoice, QueryOptions, VectorOptions};
 pub use outputs::OutputsEncoder;
 pub use reading::Readings;
 pub use reranking::{BiEncoder, Reranker};

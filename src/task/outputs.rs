@@ -6,7 +6,6 @@ use candle_core::Tensor;
 
 use super::embedding::Embedder;
 use super::lexical::LexicalHead;
-use super::load::Loaded;
 use super::model_task::{HeadMemory, ModelTask};
 use super::options::VectorOptions;
 use super::sequences::all_tokens;
@@ -14,6 +13,7 @@ use super::sparse::{Weights, sparse_vector, sparse_vector_bytes};
 use super::text_model::TextModel;
 use crate::engine::{RowOptions, Task, TaskInput, TaskRow, TokenizeError};
 use crate::error::UsageError;
+use crate::load::Loaded;
 use crate::named::Named;
 use crate::nn::{
     OutputKind, PooledToken, Pooling, PostPooling, RaggedBatch, apply_to_tokens, is_normalized, keep_memory,
@@ -46,10 +46,10 @@ impl OutputsEncoder {
     ) -> Result<Self> {
         check_options(options)?;
         let lexical = match outputs.contains(&OutputKind::Lexical) {
-            true => Some(LexicalHead::new(loaded.head.take(), &loaded.tokenizer)?),
+            true => Some(LexicalHead::new(loaded.head.take().map(|head| head.layers), &loaded.tokenizer)?),
             false => None,
         };
-        let projection = loaded.token_projection.take();
+        let projection = loaded.steps.token_projection.take();
         let embedder = Embedder::new(loaded, options, console)?;
         Ok(OutputsEncoder { embedder, has_dense: outputs.contains(&OutputKind::Dense), lexical, projection })
     }

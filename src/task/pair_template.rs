@@ -2,8 +2,8 @@
 
 use anyhow::{Result, bail};
 
-use super::load::Loaded;
 use crate::engine::TokenizeError;
+use crate::load::Loaded;
 use crate::model::modules::{MessageOptions, PairInput};
 use crate::nn::HeadKind;
 use crate::sys::console::Console;
@@ -25,14 +25,14 @@ pub(super) struct PairTemplate {
 impl PairTemplate {
     /// The template by which the model reads pairs; `None` if it reads them as pairs. `prompt` may be empty.
     pub(super) fn of(loaded: &Loaded, prompt: &str, console: &Console) -> Result<Option<Self>> {
-        let is_required = loaded.head_kind == Some(HeadKind::CausalLm);
+        let is_required = loaded.head_kind() == Some(HeadKind::CausalLm);
         let (options, is_asked_for) = match &loaded.modules.pair_input {
             PairInput::Pair => return Ok(None),
             PairInput::Messages(options) => (options.clone(), true),
             PairInput::Inferred => (MessageOptions::default(), false),
         };
         let is_required = is_required || is_asked_for;
-        let template = match ChatTemplate::read(&loaded.tokenizer_file, &options.variables) {
+        let template = match ChatTemplate::read(&loaded.origin.tokenizer, &options.variables) {
             Err(error) if !is_required => {
                 console.note(format!("{error}; encoding query and text as a pair"));
                 None
@@ -44,7 +44,7 @@ impl PairTemplate {
                 bail!(
                     "{} has no chat template beside it (chat_template.jinja, or \"chat_template\" in tokenizer_config.json), which \
                      renders a query and a text for this model; add it, or choose another model",
-                    loaded.tokenizer_file.display()
+                    loaded.origin.tokenizer.display()
                 )
             }
             return Ok(None);

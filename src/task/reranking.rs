@@ -7,13 +7,13 @@ use anyhow::Result;
 use super::batch_size::engine;
 use super::classification::{Classifier, ScoreOptions};
 use super::embedding::EmbeddedTexts;
-use super::load::Loaded;
 use super::model_task::ModelTask;
 use super::options::{PromptChoice, QueryOptions, VectorOptions};
 use super::text_encoder::{EncodedVector, TextEncoder};
 use super::text_model::TextModel;
 use crate::engine::{RowOptionError, RowOptions, Task, TaskInput, TaskRow, TokenizeError};
 use crate::error::UsageError;
+use crate::load::Loaded;
 use crate::model::modules::Role;
 use crate::named::Named;
 use crate::neighbours::Compared;
@@ -53,7 +53,7 @@ impl Reranker {
         ranked: bool,
         console: &Console,
     ) -> Result<Self> {
-        if loaded.head.is_some() && !loaded.pooling.is_sparse() {
+        if loaded.head.is_some() && !loaded.steps.pooling.is_sparse() {
             let classifier =
                 Classifier::cross_encoder(loaded, options, queries.prompt.as_ref(), ranked, console)?;
             return Ok(Reranker::CrossEncoder(Box::new(classifier)));

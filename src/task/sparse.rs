@@ -7,7 +7,6 @@ use anyhow::{Result, bail};
 use candle_core::Tensor;
 
 use super::lexical::LexicalHead;
-use super::load::{Loaded, StaticQueries};
 use super::model_task::{HeadMemory, ModelTask};
 use super::options::VectorOptions;
 use super::reading::{Reading, Readings};
@@ -16,6 +15,7 @@ use super::text_model::TextModel;
 use super::tokens::resolve_prompt;
 use crate::engine::{RowOptions, Task, TaskInput, TaskRow, TokenizeError};
 use crate::error::UsageError;
+use crate::load::{Loaded, StaticQueries, Steps};
 use crate::model::modules::Role;
 use crate::named::Named;
 use crate::neighbours::{Similarity, SparseVector};
@@ -58,11 +58,11 @@ impl SparseEncoder {
     /// # Errors
     /// If an option is for dense vectors: a usage error.
     pub fn new(loaded: Loaded, options: &VectorOptions, console: &Console) -> Result<Self> {
-        check_options(options, &loaded.pooling)?;
+        check_options(options, &loaded.steps.pooling)?;
         let prompt = resolve_prompt(options.prompt.as_ref(), options.role, &loaded.modules.prompts, console)?;
         let role_lengths = loaded.role_lengths();
-        let Loaded { mut tokenizer, encoders, pooling, head, static_queries, modules, dimensions, .. } =
-            loaded;
+        let Loaded { mut tokenizer, encoders, head, static_queries, modules, steps, .. } = loaded;
+        let Steps { pooling, dimensions, .. } = steps;
         // The settings of another model are for its own vectors. The default is that of sentence-transformers' `SparseEncoder`.
         let is_own = pooling == Pooling::Splade && modules.splade.is_some();
         let similarity = modules.similarity.filter(|_| is_own).unwrap_or(Similarity::Dot);
@@ -74,7 +74,7 @@ impl SparseEncoder {
         let mut readings =
             Readings::new(&mut tokenizer, options.role, prompt, modules.prompts, lengths, false)?;
         readings.role = role;
-        let head = match (pooling, head) {
+        let head = match (pooling, head.map(|head| head.layers)) {
             (Pooling::Lexical, head) => SparseHead::Lexical(Box::new(LexicalHead::new(head, &tokenizer)?)),
             (_, Some(TaskHead::MaskedLm(head))) => {
                 SparseHead::Splade(Box::new(head), modules.splade.unwrap_or_default())

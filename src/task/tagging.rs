@@ -5,12 +5,12 @@ use std::sync::Arc;
 use anyhow::{Result, bail};
 
 use super::entities::{Aggregation, Labelled, entities, merge};
-use super::load::Loaded;
 use super::model_task::{HeadMemory, ModelTask};
 use super::sequences::{TokenLogits, all_finite, check_length, token_logits, tokenizer_failed};
 use super::text_model::TextModel;
 use crate::engine::{RowOptionError, RowOptions, Task, TaskInput, TaskRow, TokenizeError};
 use crate::error::UsageError;
+use crate::load::{Loaded, LoadedHead};
 use crate::model::classification::{ScoreFunction, labels};
 use crate::nn::{TaskHead, TokenHead, keep_memory};
 use crate::rows::{Content, ContentType, Entity, SpanKind};
@@ -44,8 +44,13 @@ impl Tagger {
     /// # Errors
     /// If the model has no head, or its config is malformed; if windows would not advance: a usage error.
     pub fn new(loaded: Loaded, options: TagOptions) -> Result<Self> {
-        let labels = labels(&loaded.config)?;
-        let Loaded { tokenizer, encoders, head: Some(TaskHead::TokenClassification(head)), .. } = loaded
+        let labels = labels(&loaded.origin.config)?;
+        let Loaded {
+            tokenizer,
+            encoders,
+            head: Some(LoadedHead { layers: TaskHead::TokenClassification(head), .. }),
+            ..
+        } = loaded
         else {
             bail!("the model was loaded without its head; please report this as a bug")
         };

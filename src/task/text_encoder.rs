@@ -3,13 +3,13 @@
 use anyhow::{Result, bail};
 
 use super::embedding::Embedder;
-use super::load::Loaded;
 use super::model_task::{HeadMemory, ModelTask};
 use super::options::VectorOptions;
 use super::sparse::{SparseEncoder, Weights};
 use super::text_model::TextModel;
 use crate::engine::{RowOptionError, RowOptions, Task, TaskInput, TaskRow, TokenizeError};
 use crate::error::UsageError;
+use crate::load::Loaded;
 use crate::model::modules::Role;
 use crate::neighbours::{Compared, Encoded, Representation, Similarity};
 use crate::rows::ContentType;
@@ -40,7 +40,7 @@ impl TextEncoder {
     /// # Errors
     /// If an option contradicts the model: a usage error.
     pub fn new(loaded: Loaded, options: &VectorOptions, console: &Console) -> Result<Self> {
-        Ok(match loaded.pooling.is_sparse() {
+        Ok(match loaded.steps.pooling.is_sparse() {
             true => TextEncoder::Sparse(Box::new(SparseEncoder::new(loaded, options, console)?)),
             false => TextEncoder::Dense(Box::new(Embedder::new(loaded, options, console)?)),
         })

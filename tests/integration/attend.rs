@@ -9,12 +9,11 @@ use crate::support::{
     MODELS, assert_fails, copy_folder, first_difference, fixture, numbers, sconce, stderr, stdout,
 };
 use candle_core::{Device, Tensor};
-use sconce::model::Source;
+use sconce::hub::Source;
+use sconce::load::{Loaded, ModelOptions, load};
 use sconce::nn::Pooling;
 use sconce::sys::console::{Console, Verbosity};
-use sconce::task::{
-    AttentionMaps, AttentionOptions, Layers, Loaded, Mixing, ModelOptions, Views, attend, load,
-};
+use sconce::task::{AttentionMaps, AttentionOptions, Layers, Mixing, Views, attend};
 use serde_json::Value;
 
 const ATOL: f32 = 1e-5;

@@ -437,7 +437,7 @@ fn vectors_that_are_not_finite_are_listed_in_the_ledger() {
 /// Weights are read once for each device.
 #[test]
 fn values_that_are_not_finite_are_counted_once_for_all_devices() {
-    use sconce::model::weights::Checkpoint;
+    use sconce::checkpoint::Checkpoint;
     use sconce::nn::WeightSource;
     let model = Model::tiny();
     model.edit_tensors(|tensors| {

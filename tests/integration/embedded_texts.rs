@@ -3,12 +3,12 @@
 use crate::support::{embed, embedding, fixture, rows};
 use anyhow::Result;
 use sconce::engine::{Engine, TaskInput};
-use sconce::model::Source;
+use sconce::hub::Source;
+use sconce::load::{ModelOptions, load};
 use sconce::neighbours::{Encoded, Similarity};
 use sconce::sys::console::{Console, Verbosity};
 use sconce::task::{
-    EmbeddedTexts, Embedder, ModelOptions, OnLong, PromptChoice, TextEncoder, TextError, VectorOptions,
-    engine, load,
+    EmbeddedTexts, Embedder, OnLong, PromptChoice, TextEncoder, TextError, VectorOptions, engine,
 };
 use sconce::text::Chunking;
 

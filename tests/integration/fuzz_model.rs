@@ -20,10 +20,11 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use safetensors::SafeTensors;
 use sconce::engine::{RowOptions, Task, TaskInput};
-use sconce::model::Source;
+use sconce::hub::Source;
+use sconce::load::{ModelOptions, examine, load};
 use sconce::named::Named;
 use sconce::sys::console::{Console, Verbosity};
-use sconce::task::{Embedder, ModelOptions, OnLong, VectorOptions, examine, load};
+use sconce::task::{Embedder, OnLong, VectorOptions};
 use sconce::text::{PairTruncation, TokenizerOptions, TruncationSide};
 use serde_json::{Value, json};
 

@@ -5,14 +5,15 @@ use std::collections::HashMap;
 use crate::support::operands::{bits, flat};
 use crate::support::{MODELS, assert_close, embed, embedding, first_difference, fixture, rows};
 use candle_core::{DType, Device, Tensor};
+use sconce::checkpoint::Checkpoint;
+use sconce::checkpoint::names::TensorNames;
 use sconce::engine::{RowOptions, Task, TaskInput, TaskRow};
+use sconce::hub::Source;
 use sconce::input::{Location, Position, Record};
 use sconce::kernels::gemm::GemmType;
-use sconce::model::Source;
+use sconce::load::{Loaded, ModelOptions, load};
 use sconce::model::config::Config;
 use sconce::model::families::{FAMILIES, Family};
-use sconce::model::names::TensorNames;
-use sconce::model::weights::Checkpoint;
 use sconce::nn::{
     Backend, Encoder, EncoderSpec, LayerSharing, Pool, PooledToken, Pooling, RaggedBatch, RandomWeights,
     ScoreBias,
@@ -21,7 +22,7 @@ use sconce::ops::activation::NAMES;
 use sconce::ops::linear::{LinearWeights, Matrix, reference};
 use sconce::rows::{Content, StoredVector, VectorValues};
 use sconce::sys::console::{Console, Verbosity};
-use sconce::task::{Embedder, Loaded, ModelOptions, OnLong, VectorOptions, load};
+use sconce::task::{Embedder, OnLong, VectorOptions};
 use sconce::text::TokenIds;
 use serde_json::Value;
 
@@ -440,7 +441,7 @@ fn pairs_reach_the_encoder() {
             kept: Vec::new(),
         })
         .collect();
-    loaded.pooling = Pooling::Text(vec![Pool::Mean]);
+    loaded.steps.pooling = Pooling::Text(vec![Pool::Mean]);
     let options = VectorOptions { normalize: Some(false), ..VectorOptions::new(OnLong::Truncate) };
     let embedder = Embedder::new(loaded, &options, &Console::silent()).unwrap();
     let tokens: Vec<_> = records

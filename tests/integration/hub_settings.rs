@@ -128,7 +128,7 @@ fn files_are_copies_without_symbolic_links() {
     assert_vector(&user.run(&["embed", "--offline", "--model", MODEL, TEXT]));
 }
 
-/// How `no_proxy` is read has a table of its own, in `src/model/hub/proxy.rs`.
+/// How `no_proxy` is read has a table of its own, in `src/hub/proxy.rs`.
 #[test]
 fn a_proxy_is_used_unless_its_list_of_exceptions_has_the_host() {
     let hub = hub();

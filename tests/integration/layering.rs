@@ -1,6 +1,6 @@
-//! Imports run downward only: `main → cli → run → {job, task}`, `lib → api → {task, vectors}`, `task → {engine, text, model, nn}`,
-//! `job → {engine, input}`, `engine → {text, rows}`, `{input, vectors, job} → formats → rows`, `model → nn → ops → kernels`,
-//! `{job, formats, engine, model} → store`.
+//! Imports run downward only: `main → cli → run → {job, task}`, `lib → api → {task, vectors}`, `task → {load, engine, text, nn}`,
+//! `load → {hub, text}`, `hub → model → checkpoint → nn → ops → kernels`, `job → {engine, input}`, `engine → {text, rows}`,
+//! `{input, vectors, job} → formats → rows`, `{job, formats, engine, hub, checkpoint} → store`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,23 +10,32 @@ const ROOMS: &[(&str, &str)] = &[
     ("main", "cli error job nn store"),
     (
         "lib",
-        "api cli run serve job task engine vectors input text model neighbours nn ops kernels formats rows store figure error named",
+        "api cli run serve job task load engine vectors input text hub model checkpoint neighbours nn ops kernels formats rows store figure error named",
     ),
     // A door like the command line; `api/engine.rs` alone runs tasks.
-    ("api", "engine task vectors text model neighbours nn rows"),
-    ("cli", "run serve job task vectors input text model neighbours nn formats rows store"),
-    ("run", "job engine task vectors figure input text model neighbours nn formats rows store"),
+    ("api", "engine task load vectors text hub model neighbours nn rows"),
+    ("cli", "run serve job task load vectors input text hub model neighbours nn formats rows store"),
+    (
+        "run",
+        "job engine task load vectors figure input text hub model checkpoint neighbours nn formats rows store",
+    ),
     // A door like the command line: `serve/schema` knows no HTTP, and nothing below knows the server.
-    ("serve", "task engine input text model neighbours nn formats rows"),
+    ("serve", "task load engine input text model neighbours nn formats rows"),
     ("job", "engine input text neighbours formats rows store"),
     // A task implements `engine::Task`; the engine itself knows no task and no file.
-    ("task", "engine text model neighbours nn rows store"),
+    ("task", "load engine text model neighbours nn rows"),
+    // From the files of a model to its encoder, head and tokenizer, for any task.
+    ("load", "hub model checkpoint nn text store"),
     ("engine", "text rows store"),
     ("vectors", "neighbours formats rows store"),
     ("input", "formats rows"),
     ("formats", "neighbours rows store"),
     ("rows", "neighbours"),
-    ("model", "neighbours nn text store"),
+    // What a model's files are called is in `model/layout.rs`, for the hub, too.
+    ("hub", "model checkpoint store"),
+    ("model", "checkpoint neighbours nn text"),
+    // It knows names of tensors, and no config and no family.
+    ("checkpoint", "nn store"),
     ("text", ""),
     ("store", ""),
     ("figure", ""),
@@ -59,12 +68,12 @@ const OWNED: &[(&str, &[&str])] = &[
     ("base64", &["figure", "text", "serve"]),
     ("unicode_width", &["figure"]),
     ("unicode_segmentation", &["text"]),
-    ("safetensors", &["formats", "model"]),
-    ("hf_hub", &["model"]),
-    ("ureq", &["model"]),
-    ("rustls", &["model", "serve"]),
-    ("rustls_native_certs", &["model"]),
-    ("zip", &["formats", "model"]),
+    ("safetensors", &["checkpoint", "formats"]),
+    ("hf_hub", &["hub"]),
+    ("ureq", &["hub"]),
+    ("rustls", &["hub", "serve"]),
+    ("rustls_native_certs", &["hub"]),
+    ("zip", &["checkpoint", "formats"]),
     ("memmap2", &["sys"]),
     // Beside the digests, those of the keys of clients.
     ("sha2", &["store", "serve"]),
@@ -82,7 +91,7 @@ const OWNED: &[(&str, &[&str])] = &[
     ("ignore", &["input"]),
     ("parquet", &["formats"]),
     ("zstd", &["input"]),
-    ("candle_core", &["nn", "ops", "model", "task"]),
+    ("candle_core", &["nn", "ops", "checkpoint", "task"]),
     ("candle_nn", &["ops"]),
 ];
 
@@ -206,7 +215,7 @@ fn the_rule_catches_what_it_forbids() {
     assert_eq!(faults("ops", "let x = crate::nn::Stage::Embeddings;").len(), 1);
     assert_eq!(faults("run", "use clap::Parser;").len(), 1);
     assert_eq!(faults("kernels", "use candle_core::Tensor;").len(), 1);
-    assert_eq!(faults("nn", "use crate::{model::names::TensorNames, ops};").len(), 1);
+    assert_eq!(faults("nn", "use crate::{checkpoint::names::TensorNames, ops};").len(), 1);
     assert_eq!(faults("ops", "use super::super::model;").len(), 1);
     assert_eq!(faults("text", "use tokenizers::Tokenizer;").len(), 0);
 }

@@ -5,10 +5,10 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use sconce::model::Source;
+use sconce::hub::Source;
+use sconce::load::{Loaded, ModelOptions, load_head};
 use sconce::nn::{HeadKind, RaggedBatch, TaskHead};
 use sconce::sys::console::{Console, Verbosity};
-use sconce::task::{Loaded, ModelOptions, load_head};
 use serde_json::{Value, json};
 
 use crate::support;
@@ -82,7 +82,7 @@ fn logits_of_tokens_are_those_of_transformers_in_every_family() {
             let loaded = load(kind, &model);
             let batch = RaggedBatch::new(ids.iter().zip(&types).map(|(ids, types)| (&ids[..], &types[..])));
             let hidden = loaded.encoders[0].forward(&batch.unwrap()).unwrap();
-            let logits = match loaded.head {
+            let logits = match loaded.head.map(|head| head.layers) {
                 Some(TaskHead::TokenClassification(head) | TaskHead::QuestionAnswering(head)) => {
                     head.forward(&hidden).unwrap()
                 }

@@ -5,15 +5,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, anyhow, bail};
 
 use super::fields;
+use crate::checkpoint::Checkpoint;
 use crate::model::config::Config;
 use crate::model::layout::{CONFIG, MODULE_WEIGHTS};
-use crate::model::names::TensorNames;
-use crate::model::weights::{Checkpoint, TensorReport};
 use crate::named::{Named, names};
-use crate::nn::cost::module_parameters;
-use crate::nn::{
-    Activation, Backend, PostPooling, PostPoolingSpec, RandomWeights, TorchActivation, VectorFunction,
-};
+use crate::nn::{Activation, PostPoolingSpec, TorchActivation, VectorFunction};
 use crate::sys::regular_file::has_dir_entry;
 
 /// A post-pooling module of a model.
@@ -37,29 +33,6 @@ pub enum Storage {
     /// `weight` and `bias` of a linear layer in this file, which has nothing else.
     Linear(&'static str),
 }
-
-/// The names of the tensors in a module's own file.
-static NAMES: TensorNames = TensorNames {
-    prefixes: &[""],
-    model_modules: &[&[
-        ("module.linear", "linear"),
-        ("module.residual", "residual"),
-        ("module.activation", "activation_function"),
-        ("module.norm", "norm"),
-    ]],
-    layer_prefix: "",
-    layer_modules: &[],
-    head_modules: &[],
-};
-
-/// The names of the tensors in the file of a linear layer: those of its parameters.
-pub(super) static LINEAR_NAMES: TensorNames = TensorNames {
-    prefixes: &[""],
-    model_modules: &[&[("module.linear", "")]],
-    layer_prefix: "",
-    layer_modules: &[],
-    head_modules: &[&[("head.token_classifier", "")]],
-};
 
 /// Activation classes of `torch.nn`, with their default arguments; dropout is the identity outside training.
 const ACTIVATIONS: &[(&str, Activation)] = &[
@@ -115,7 +88,7 @@ impl ModuleInput {
 names!(ModuleInput { Sentence => "sentence_embedding", Tokens => "token_embeddings" });
 
 /// The projection of an original ColBERT checkpoint.
-const PROJECTION: &str = "linear.weight";
+pub const PROJECTION: &str = "linear.weight";
 
 impl PostPoolingModule {
     /// A `Dense` module.
@@ -200,65 +173,6 @@ pub(super) fn weights_in(folder: &Path) -> Result<PathBuf> {
         let folder = folder.display();
         anyhow!("{folder} has no model.safetensors and no pytorch_model.bin; download the model again")
     })
-}
-
-/// Checks the sizes of modules whose weights are random, so that no file bounds them.
-pub fn check_sizes(modules: &[PostPoolingModule], max_bytes: usize) -> Result<()> {
-    for module in modules {
-        let parameters = module_parameters(&module.spec).total();
-        if parameters.saturating_mul(size_of::<f32>()) > max_bytes {
-            bail!("{} describes {parameters} parameters; check its sizes", module.config().display())
-        }
-    }
-    Ok(())
-}
-
-/// Loads modules, each from its own file or, with a `seed`, with random weights. The tensors are added to `report`.
-pub fn load(
-    modules: &[PostPoolingModule],
-    seed: Option<u64>,
-    report: &mut Option<TensorReport>,
-) -> Result<Vec<PostPooling>> {
-    let mut loaded = Vec::new();
-    for (i, module) in modules.iter().enumerate() {
-        let weights = if seed.is_some() { None } else { module.weights()? };
-        loaded.push(match weights {
-            Some(path) => load_file(&path, module, report.get_or_insert_default())?,
-            // Random weights depend on the name. A module without weights asks for none.
-            None => {
-                let mut source = RandomWeights::new(seed.unwrap_or_default(), Backend::default());
-                PostPooling::load(&mut source, &format!("heads.{i}"), &module.spec)?
-            }
-        });
-    }
-    Ok(loaded)
-}
-
-/// Loads a module from its file of weights.
-fn load_file(path: &Path, module: &PostPoolingModule, report: &mut TensorReport) -> Result<PostPooling> {
-    let checkpoint = Checkpoint::open(path)?;
-    let names = if matches!(module.storage, Storage::Linear(_)) { &LINEAR_NAMES } else { &NAMES };
-    let mut reader = checkpoint.reader_with("", names);
-    let loaded = PostPooling::load(&mut reader, "module", &module.spec)?;
-    let mut own = reader.into_report();
-    checkpoint.check_unchanged()?;
-    if let Some(first) = own.problems.first() {
-        let config = module.config();
-        bail!("{}: {first}; the weights do not belong to {}", path.display(), config.display())
-    }
-    if module.storage == Storage::Encoder {
-        // The report has the tensors of the encoder already.
-        own.unused.clear();
-        report.unused.retain(|name| name != PROJECTION);
-    }
-    let folder = module.folder.file_name().unwrap_or_default().to_string_lossy();
-    let origin = match module.storage {
-        Storage::Folder => Some(&*folder),
-        Storage::Encoder => None,
-        Storage::Linear(file) => Some(file),
-    };
-    report.add(own, origin);
-    Ok(loaded)
 }
 
 /// Fails if a module reads or writes anything else.

@@ -7,8 +7,8 @@ use anyhow::{Result, anyhow, bail};
 
 use super::post_pooling::weights_in;
 use super::{TokenLimit, fields, read_truncation};
+use crate::checkpoint::Checkpoint;
 use crate::model::layout::{CONFIG, TOKENIZER_CONFIG, tokenizer_in};
-use crate::model::weights::Checkpoint;
 
 /// The tensor of the weights.
 const WEIGHT: &str = "weight";

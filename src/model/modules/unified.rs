@@ -3,13 +3,11 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 
-use super::post_pooling::{LINEAR_NAMES, ModuleInput};
+use super::post_pooling::ModuleInput;
 use super::{MultiVector, PostPoolingModule};
-use crate::model::layout::{COLBERT_LINEAR, SPARSE_LINEAR};
-use crate::model::weights::{Checkpoint, TensorReport};
-use crate::nn::{HeadSpec, TaskHead};
+use crate::model::layout::COLBERT_LINEAR;
 use crate::sys::regular_file::has_dir_entry;
 
 /// A file of a layer in a folder, if it is there.
@@ -27,23 +25,4 @@ pub fn token_projection(file: &Path) -> Result<Vec<PostPoolingModule>> {
 /// What FlagEmbedding does beside the projection: the first token has no vector, and a score is the mean over the tokens of the query.
 pub(super) fn multi_vector() -> MultiVector {
     MultiVector { skips_first_token: true, mean: true, ..MultiVector::default() }
-}
-
-/// Loads the layer of lexical weights from its own file: `weight` of `(1, H)` and `bias` of `(1)`. Its tensors are added to `report`.
-pub fn load_lexical_layer(
-    path: &Path,
-    spec: &HeadSpec,
-    hidden_size: usize,
-    report: &mut TensorReport,
-) -> Result<TaskHead> {
-    let checkpoint = Checkpoint::open(path)?;
-    let mut reader = checkpoint.reader_with("", &LINEAR_NAMES);
-    let head = TaskHead::load(&mut reader, spec, hidden_size)?;
-    let own = reader.into_report();
-    checkpoint.check_unchanged()?;
-    if let Some(first) = own.problems.first() {
-        bail!("{}: {first}; use the files of one model", path.display())
-    }
-    report.add(own, Some(SPARSE_LINEAR));
-    Ok(head)
 }

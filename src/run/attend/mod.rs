@@ -11,12 +11,11 @@ pub use format::AttentionFormat;
 
 use crate::error::UsageError;
 use crate::figure::{self, HeatMaps, Token};
+use crate::load::{Loaded, ModelOptions, load};
 use crate::named::Named;
 use crate::store::{self, Target};
 use crate::sys::console::Console;
-use crate::task::{
-    AttentionMaps, AttentionOptions, Layers, Loaded, ModelOptions, Views, attend as compute, load,
-};
+use crate::task::{AttentionMaps, AttentionOptions, Layers, Views, attend as compute};
 
 /// The options of `attend`.
 #[derive(Debug, Clone)]
@@ -56,7 +55,7 @@ pub fn attend(options: &AttendOptions) -> Result<()> {
         _ => {}
     }
     let loaded = load(&options.model, &options.console)?;
-    let read = loaded.read_files();
+    let read = loaded.origin.read_files();
     let pair = options.pair.as_deref();
     let maps = compute(&loaded, &options.text, pair, &attention, &options.console)?;
     if maps.values.iter().any(|value| !value.is_finite()) {
@@ -135,7 +134,7 @@ fn title(options: &AttendOptions, loaded: &Loaded) -> String {
 /// The name of a model: the last part of its path or id.
 fn model_name(loaded: &Loaded, model: &str) -> String {
     let folder = || {
-        let folder = loaded.config.path().canonicalize().ok()?;
+        let folder = loaded.origin.config.path().canonicalize().ok()?;
         Some(folder.parent()?.file_name()?.to_string_lossy().into_owned())
     };
     // `.` and `..` have no name of their own.

@@ -2,12 +2,13 @@
 
 use anyhow::Result;
 
+use crate::load::Examined;
 use crate::nn::Symbol;
 use crate::nn::cost::{
     ComponentParameters, Growth, Work, attention_overtakes, encoder_parameters, encoder_work,
     module_parameters, module_work, pooler_parameters, pooler_work, windowed_pairs,
 };
-use crate::task::{Examined, MemoryUse, memory_use};
+use crate::task::{MemoryUse, memory_use};
 
 /// The cost of a model, and of one text of `tokens` tokens.
 pub(super) struct Cost {

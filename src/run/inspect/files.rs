@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use rayon::prelude::*;
 
+use crate::load::Examined;
 use crate::store::Digest;
-use crate::task::Examined;
 
 /// A file of a model.
 pub(super) struct ModelFile {

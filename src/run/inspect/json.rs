@@ -9,11 +9,11 @@ use super::cost::Cost;
 use super::describe::describe_encoder;
 use super::files::ModelFile;
 use super::multi_vector;
+use crate::checkpoint::TensorReport;
+use crate::load::{Examined, ExaminedHead};
 use crate::model::modules::PostPoolingModule;
-use crate::model::weights::TensorReport;
 use crate::named::Named;
 use crate::nn::cost::{Growth, idle_parameters};
-use crate::task::{Examined, ExaminedHead};
 use crate::text::Tokenizer;
 
 /// The report as a JSON object.

@@ -9,9 +9,9 @@ mod page;
 
 use anyhow::{Error, Result, bail};
 
+use crate::load::{Examined, ModelOptions, examine};
 use crate::store::print;
 use crate::sys::console::Console;
-use crate::task::{Examined, ModelOptions, examine};
 use cost::Cost;
 use files::model_files;
 

@@ -9,15 +9,16 @@ use super::cost::Cost;
 use super::describe::describe_encoder;
 use super::files::ModelFile;
 use super::multi_vector;
+use crate::checkpoint::TensorReport;
+use crate::load::{Examined, ExaminedHead};
 use crate::model::modules::{PoolingModule, QueryWeights, TokenLimit};
-use crate::model::weights::TensorReport;
 use crate::named::Named;
 use crate::nn::cost::{ComponentParameters, Growth, idle_parameters};
 use crate::nn::{HeadKind, PostPoolingSpec, Symbol};
 use crate::run::yes_or_no;
 use crate::sys::console::{counted, thousands};
 use crate::sys::terminal::escape_controls;
-use crate::task::{Examined, ExaminedHead, MemoryUse};
+use crate::task::MemoryUse;
 
 /// Width of the keys in a group of lines.
 const KEY_WIDTH: usize = 17;

@@ -9,9 +9,9 @@ use super::{RecordOptions, hints};
 use crate::error::UsageError;
 use crate::input::InputPath;
 use crate::job::{StartMode, check_writable, refuse_interrupted};
+use crate::load::Loaded;
 use crate::rows::OutputFormat;
 use crate::store::{self, Ledger, OutputLock, ReadFiles, UncheckedOutput};
-use crate::task::Loaded;
 
 /// Locks the output, after checking that it can be written.
 pub(super) fn lock_output(options: &RecordOptions) -> Result<UncheckedOutput> {
@@ -60,7 +60,7 @@ pub(super) fn check_model_files(
     output: UncheckedOutput,
     loaded: &Loaded,
 ) -> Result<OutputLock> {
-    let read = loaded.read_files();
+    let read = loaded.origin.read_files();
     options.stats.as_deref().map_or(Ok(()), |path| read.refuse("--stats", path))?;
     options.appended()?.map_or(Ok(()), |appended| read.refuse_output("--output", &appended))?;
     output.check("--output", &read)

@@ -13,8 +13,9 @@ pub use options::{Append, Input, RecordOptions, TaskOptions};
 pub(super) use resolved::{ResolvedOptions, of_scores};
 
 use crate::job::{ExitStatus, OpenedJob, Queries, QueryColumns};
+use crate::load::Loaded;
 use crate::sys::console::Console;
-use crate::task::{Loaded, ModelTask};
+use crate::task::ModelTask;
 
 /// The task of a command, with the resolved options that only this command has.
 pub(super) struct Setup<T> {

@@ -7,10 +7,10 @@ use anyhow::Result;
 
 use crate::input::{Entries, Fields, Format, InputPath, KeptName, Source};
 use crate::job::{OpenInput, Pace, Selection, StartMode};
+use crate::load::ModelOptions;
 use crate::rows::OutputFormat;
 use crate::store::{SidecarPaths, Target};
 use crate::sys::console::Console;
-use crate::task::ModelOptions;
 
 /// The options of every command that turns records into rows.
 pub struct RecordOptions {

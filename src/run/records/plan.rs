@@ -13,12 +13,13 @@ use crate::formats;
 use crate::job::{
     EnginePlan, FileDigests, FileRecords, Identity, JobPlan, OpenInput, Policy, RunOutput, Stats, Timings,
 };
+use crate::load::Loaded;
 use crate::rows::columns::RECORD_HASH;
 use crate::rows::metadata::Key;
 use crate::rows::{ColumnType, FileMetadata, KeptColumn, OutputFormat, OutputSchema};
 use crate::store::{Target, UncheckedOutput};
 use crate::sys::console::Console;
-use crate::task::{Loaded, ModelTask, OnLong, workload};
+use crate::task::{ModelTask, OnLong, workload};
 
 /// Locks the output, opens the input, loads the model, and makes the plan.
 pub(super) fn make<T: ModelTask>(
@@ -36,7 +37,7 @@ pub(super) fn make<T: ModelTask>(
     let timings = Timings { start, loading: start.elapsed().as_secs_f64(), resumed: Stats::default() };
     let lock = checks::check_model_files(options, lock, &loaded)?;
     let mut resolved = resolved::of_model(&options.model, &loaded);
-    let files = loaded.files.clone();
+    let files = loaded.origin.files.clone();
     let mut setup = set_up(loaded, &console)?;
     resolved.extend(resolved::of_task(&setup.task));
     resolved.extend(mem::take(&mut setup.resolved));

@@ -2,13 +2,14 @@
 
 use std::fmt::Display;
 
+use crate::hub::ModelDir;
 use crate::job::{DEVICE, RunIdentity};
-use crate::model::directory::ModelDir;
+use crate::load::{Loaded, ModelOptions};
 use crate::named::Named;
 use crate::rows::FileMetadata;
 use crate::rows::metadata::Key;
 use crate::run::yes_or_no;
-use crate::task::{Loaded, ModelOptions, ModelTask};
+use crate::task::ModelTask;
 
 /// The resolved options that rows depend on.
 #[derive(Debug, Default)]
@@ -102,7 +103,7 @@ impl ResolvedOptions {
 /// The name of the model, the commit of a snapshot in the cache, and the choices that make the weights, beside the files.
 pub(in crate::run) fn of_model(options: &ModelOptions, loaded: &Loaded) -> ResolvedOptions {
     let mut resolved = ResolvedOptions::default();
-    let snapshot = loaded.config.path().parent().and_then(ModelDir::snapshot_of);
+    let snapshot = loaded.origin.config.path().parent().and_then(ModelDir::snapshot_of);
     let given = &options.source.model;
     // What a name without an organization stands for.
     let full = snapshot.as_ref().map(|(id, _)| id).filter(|id| id.rsplit('/').next() == Some(given));
@@ -113,11 +114,11 @@ pub(in crate::run) fn of_model(options: &ModelOptions, loaded: &Loaded) -> Resol
     if let Some((_, commit)) = &snapshot {
         resolved.derived(Key::Revision, commit);
     }
-    if let Some(task) = loaded.adapter.as_ref().and_then(|adapter| adapter.task.as_ref()) {
+    if let Some(task) = loaded.origin.adapter.as_ref().and_then(|adapter| adapter.task.as_ref()) {
         resolved.name("--task", Key::Task, task);
     }
     if options.random_weights.is_some() {
-        resolved.name("--random-weights", Key::Weights, &loaded.weights);
+        resolved.name("--random-weights", Key::Weights, &loaded.origin.weights);
     }
     resolved
 }

@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use super::weights::NeighbourWeights;
 use crate::formats::TableFormat;
 use crate::input::{Fields, InputPath, Source};
+use crate::load::ModelOptions;
 use crate::neighbours::Metric;
 use crate::store::Target;
 use crate::sys::console::Console;
-use crate::task::{ModelOptions, VectorOptions};
+use crate::task::VectorOptions;
 use crate::vectors::VectorField;
 
 /// The options of `sconce search`.

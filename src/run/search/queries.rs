@@ -11,6 +11,7 @@ use super::{Queries, SearchOptions};
 use crate::engine::TaskInput;
 use crate::error::UsageError;
 use crate::job::{FileDigests, weights_digest};
+use crate::load::{Loaded, load_embedding_or_sparse};
 use crate::model::modules::Role;
 use crate::named::Named;
 use crate::neighbours::{Elements, Encoded, Metric, Representation, Similarity, SparseVector, rows_f32};
@@ -20,7 +21,7 @@ use crate::run::query_texts::{QueryTexts, of_text, report};
 use crate::run::{embed, records::resolved};
 use crate::store::ReadFiles;
 use crate::sys::console::counted;
-use crate::task::{EmbeddedTexts, Loaded, ModelTask, TextEncoder, engine, load_embedding_or_sparse};
+use crate::task::{EmbeddedTexts, ModelTask, TextEncoder, engine};
 use crate::vectors::{TokenNumbers, VectorFile};
 
 /// Rows of a file of query vectors that are read at a time.
@@ -49,9 +50,10 @@ pub(super) fn embed(options: &SearchOptions, file: &VectorFile) -> Result<QueryV
         Queries::Files(sources, fields) => QueryTexts::read(sources, fields, "--text-field")?,
     };
     let loaded = load_embedding_or_sparse(&options.model, &options.console)?;
-    let read = loaded.read_files();
+    let read = loaded.origin.read_files();
     let mut resolved = resolved::of_model(&options.model, &loaded);
-    let digests = file.metadata().has(Key::WeightsSha256).then(|| FileDigests::start(loaded.files.clone()));
+    let digests =
+        file.metadata().has(Key::WeightsSha256).then(|| FileDigests::start(loaded.origin.files.clone()));
     let prompts = loaded.modules.prompts.clone();
     let (encoder, has_chosen_prompt) = encoder(options, loaded)?;
     let own = encoder.similarity().name();

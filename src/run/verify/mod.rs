@@ -12,10 +12,11 @@ pub use options::VerifyOptions;
 
 use crate::engine::{Engine, TaskInput};
 use crate::error::UsageError;
+use crate::load::load;
 use crate::neighbours::Encoded;
 use crate::run::query_texts::{of_text, report};
 use crate::store::print;
-use crate::task::{EmbeddedTexts, Embedder, TextEncoder, engine, load};
+use crate::task::{EmbeddedTexts, Embedder, TextEncoder, engine};
 use bounds::Bounds;
 use comparison::Comparison;
 use reference::Reference;

@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 
 use crate::input::{Fields, Source};
+use crate::load::ModelOptions;
 use crate::sys::console::Console;
-use crate::task::{ModelOptions, VectorOptions};
+use crate::task::VectorOptions;
 
 /// The options of `sconce verify`.
 pub struct VerifyOptions {

@@ -4,9 +4,9 @@
 use anyhow::{Result, bail};
 
 use crate::error::UsageError;
+use crate::load::Loaded;
 use crate::model::modules::{MultiVector, QueryExpansion, Role, TokenPooling};
 use crate::nn::pool_hierarchically;
-use crate::task::load::Loaded;
 use crate::task::options::VectorOptions;
 use crate::text::{OnLong, TokenIds};
 

@@ -5,10 +5,10 @@ use anyhow::{Result, bail};
 use super::{Embedder, Finishing, LateInteraction};
 use crate::engine::RowOptions;
 use crate::error::UsageError;
+use crate::load::{Loaded, Steps};
 use crate::model::static_embedding::StaticLayout;
 use crate::nn::{EncoderSpec, Pool, Pooling};
 use crate::sys::console::Console;
-use crate::task::load::Loaded;
 use crate::task::options::VectorOptions;
 use crate::task::reading::Readings;
 use crate::task::text_model::TextModel;
@@ -22,7 +22,7 @@ impl Embedder {
     /// If an option contradicts the model: a usage error.
     pub fn new(loaded: Loaded, options: &VectorOptions, console: &Console) -> Result<Self> {
         let late_interaction = match &loaded.modules.multi_vector {
-            Some(config) if loaded.pooling == Pooling::MultiVector => {
+            Some(config) if loaded.steps.pooling == Pooling::MultiVector => {
                 Some(LateInteraction::new(&loaded, config, options)?)
             }
             _ => None,
@@ -41,15 +41,13 @@ impl Embedder {
             _ => loaded.modules.similarity.filter(|_| loaded.modules.splade.is_none()).unwrap_or_default(),
         };
         let role_lengths = loaded.role_lengths().filter(|_| late_interaction.is_none());
-        let Loaded {
-            modules, pooling, mut tokenizer, encoders, token_modules, post_pooling, dimensions, ..
-        } = loaded;
+        let Loaded { modules, mut tokenizer, encoders, steps, .. } = loaded;
+        let Steps { token_modules, pooling, mut post_pooling, dimensions, .. } = steps;
         let truncate_dim = match pooling {
             Pooling::Text(_) => modules.truncate_dim,
             // It does not apply to vectors of tokens.
             _ => None,
         };
-        let mut post_pooling = post_pooling;
         let finishing = Finishing::new(&mut post_pooling, dimensions, truncate_dim, options);
         finishing
             .check(options.dimensions)

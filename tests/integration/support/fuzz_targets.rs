@@ -9,6 +9,7 @@ use std::fs;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
+use sconce::checkpoint::Checkpoint;
 use sconce::formats::for_each_record_hash;
 use sconce::input::{Entries, Entry, Fields, Filter, Format, KeptName, find};
 use sconce::job::{EarlierRun, Journal, Manifest, RunIdentity, StartMode, refuse_interrupted};
@@ -17,7 +18,6 @@ use sconce::model::config::Config;
 use sconce::model::families::Family;
 use sconce::model::modules::Modules;
 use sconce::model::purpose::Purpose;
-use sconce::model::weights::Checkpoint;
 use sconce::named::Named;
 use sconce::neighbours::Representation;
 use sconce::nn::HeadKind;

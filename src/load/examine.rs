@@ -4,20 +4,24 @@ use std::path::PathBuf;
 
 use anyhow::{Error, Result};
 
-use super::load::{
-    MaxLength, Parts, Plan, Prepared, Wanted, Weights, count, find_weights, head_spec, load_checkpoint,
-    prepare, read_files, read_tokenizer, tokenizer_file, warn_about_tensors,
-};
+use super::adapter::read_adapter;
+use super::heads::Wanted;
+use super::modules::load_modules;
 use super::options::ModelOptions;
+use super::plan::{Plan, head_spec, tokenizer_file};
+use super::prepare::{MaxLength, Prepared, find_weights, prepare};
+use super::tokenizer::read_tokenizer;
+use super::weights::{Parts, Weights, count_parameters, load_checkpoint};
+use super::{read_files, warn_about_tensors};
+use crate::checkpoint::{Checkpoint, TensorReport};
 use crate::model::adapter::{Adapters, ChosenAdapter};
 use crate::model::classification::{
     ScoreFunction, label_function, labels, next_sentence_labels, pair_function,
 };
 use crate::model::config::Config;
 use crate::model::families::Family;
-use crate::model::modules::{LogitScore, Modules, PostPoolingModule, post_pooling};
+use crate::model::modules::{LogitScore, Modules, PostPoolingModule};
 use crate::model::purpose::{self, Purpose};
-use crate::model::weights::{Checkpoint, TensorReport};
 use crate::nn::cost::head_work;
 use crate::nn::{Backend, EncoderSpec, Formula, HeadKind, ParameterCount, Pooling, PostPoolingSpec};
 use crate::sys::console::Console;
@@ -125,7 +129,7 @@ pub fn examine(options: &ModelOptions, console: &Console) -> Result<Examined> {
     let mut problems: Vec<Error> =
         tokenizer_problem.into_iter().chain(weights_problem).chain(head_problem).collect();
     if options.random_weights.is_none() {
-        problems.extend(post_pooling::load(applied, None, &mut report).err());
+        problems.extend(load_modules(applied, None, &mut report).err());
     }
     let purpose = warn_about_tensors(report.as_ref(), &plan, console);
     let Plan { config, family, spec, pooling, dimensions, .. } = plan;
@@ -179,16 +183,18 @@ fn examine_head(
     if let Some(Weights::File(path)) = weights.filter(|_| !(is_lexical && modules.lexical_layer.is_some())) {
         let checkpoint = Checkpoint::open_encoder(path, family.names)?;
         let mut reader = checkpoint.reader(family.names)?;
-        reader
-            .set_adapter(prepared.adapter.as_ref().map(|adapter| adapter.read(&checkpoint)).transpose()?)?;
+        reader.set_adapter(
+            prepared.adapter.as_ref().map(|adapter| read_adapter(adapter, &checkpoint)).transpose()?,
+        )?;
         if head.missing(&reader).is_some() {
             return Ok(None);
         }
     }
     let bits = prepared.count.significand_bits;
     let parts = Parts::without_head(spec, pooling);
-    let without = count(Backend::default(), bits, &parts, &[])?.parameters;
-    let with = count(Backend::default(), bits, &Parts { head: Some(&head), ..parts }, &[])?.parameters;
+    let without = count_parameters(Backend::default(), bits, &parts, &[])?.parameters;
+    let with =
+        count_parameters(Backend::default(), bits, &Parts { head: Some(&head), ..parts }, &[])?.parameters;
     let named_command = purpose.as_ref().and_then(Purpose::command);
     let vocabulary_command = match kind {
         HeadKind::LexicalWeights => "sconce embed --pooling lexical",

@@ -89,7 +89,7 @@ pub(super) fn folder_name(model: &str) -> String {
 }
 
 /// The id of the model that a directory of the cache is for.
-pub(in crate::model) fn id_of_folder(name: &str) -> Option<String> {
+pub(super) fn id_of_folder(name: &str) -> Option<String> {
     Some(name.strip_prefix(FOLDER_PREFIX)?.replace("--", "/"))
 }
 

@@ -5,22 +5,23 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 
+use super::adapter::read_adapter;
+use super::device::post_pooling_backend;
+use super::modules::load_lexical_layer;
+use crate::checkpoint::{Checkpoint, PackedWeights, TensorReport};
 use crate::model::adapter::ChosenAdapter;
 use crate::model::config::Config;
 use crate::model::families::Family;
 use crate::model::layout::SPARSE_LINEAR;
-use crate::model::modules::{PostPoolingModule, unified};
-use crate::model::packed_weights::PackedWeights;
+use crate::model::modules::PostPoolingModule;
 use crate::model::purpose;
-use crate::model::weights::{Checkpoint, TensorReport};
 use crate::nn::{
     Backend, Encoder, EncoderSpec, F32_SIGNIFICAND_BITS, HeadKind, HeadSpec, ParameterCount, Pooling,
     PostPooling, RandomWeights, TaskHead, WeightSource,
 };
-use crate::task::device::post_pooling_backend;
 
 /// The source of the weights.
-pub(in crate::task) enum Weights {
+pub(super) enum Weights {
     /// A checkpoint: one file, or the index of its shards.
     File(PathBuf),
     /// A seed.
@@ -40,7 +41,7 @@ impl fmt::Display for Weights {
 pub(super) const MAX_RANDOM_BYTES: usize = 1 << 34;
 
 /// The parts of a model that have weights.
-pub(in crate::task) struct Parts<'a> {
+pub struct Parts<'a> {
     pub spec: &'a EncoderSpec,
     pub pooling: &'a Pooling,
     pub head: Option<&'a HeadSpec>,
@@ -52,7 +53,7 @@ pub(in crate::task) struct Parts<'a> {
 
 impl<'a> Parts<'a> {
     /// An encoder and its pooler, if `pooling` needs it.
-    pub(in crate::task) fn without_head(spec: &'a EncoderSpec, pooling: &'a Pooling) -> Self {
+    pub fn without_head(spec: &'a EncoderSpec, pooling: &'a Pooling) -> Self {
         Parts { spec, pooling, head: None, head_file: None, is_masked_lm: false }
     }
 
@@ -66,7 +67,7 @@ impl<'a> Parts<'a> {
 }
 
 /// The weights of a model.
-pub(in crate::task) struct LoadedWeights {
+pub(super) struct LoadedWeights {
     /// The encoder once per backend.
     pub encoders: Vec<Encoder>,
     /// The pooler, if it is needed.
@@ -78,7 +79,7 @@ pub(in crate::task) struct LoadedWeights {
 }
 
 /// Reads the weights of a checkpoint.
-pub(in crate::task) fn load_checkpoint(
+pub(super) fn load_checkpoint(
     path: &Path,
     family: &'static Family,
     parts: &Parts,
@@ -91,7 +92,7 @@ pub(in crate::task) fn load_checkpoint(
         checkpoint.check_has_no_adapter()?;
     }
     let mut reader = checkpoint.reader(family.names)?;
-    reader.set_adapter(adapter.map(|adapter| adapter.read(&checkpoint)).transpose()?)?;
+    reader.set_adapter(adapter.map(|adapter| read_adapter(adapter, &checkpoint)).transpose()?)?;
     let cpu = backends.iter().find(|backend| uses_cache && matches!(backend, Backend::Cpu(_)));
     reader.set_packed_weights(cpu.and_then(|cpu| PackedWeights::open(&checkpoint.files(), cpu.gemm_type())));
     let mut encoders = Vec::new();
@@ -136,7 +137,7 @@ pub(in crate::task) fn load_checkpoint(
         packed.finish()?;
     }
     if let (Some(spec), Some(file)) = (parts.head, parts.head_file) {
-        head = Some(unified::load_lexical_layer(file, spec, parts.spec.hidden_size, &mut report)?);
+        head = Some(load_lexical_layer(file, spec, parts.spec.hidden_size, &mut report)?);
     }
     Ok(LoadedWeights { encoders, pooler, head, report: Some(report) })
 }
@@ -204,7 +205,7 @@ pub(super) fn draw_random(
 }
 
 /// Counts the parameters of an encoder, of its pooler and head if there are any, and of post-pooling `modules`.
-pub(in crate::task) fn count(
+pub fn count_parameters(
     backend: Backend,
     significand_bits: u32,
     parts: &Parts,

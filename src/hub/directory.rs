@@ -4,9 +4,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-use super::config::Config;
-use super::layout::{self, ADAPTER_CONFIG, ALL_WEIGHTS, CONFIG, MODULES};
-use super::{NoSuchModel, Source, hub};
+use super::completeness::missing_files;
+use super::ids::id_of_folder;
+use super::snapshot::snapshot;
+use super::{NoSuchModel, Source};
+use crate::model::config::Config;
+use crate::model::layout::{self, ADAPTER_CONFIG, ALL_WEIGHTS, CONFIG, MODULES};
 use crate::sys::regular_file::has_dir_entry;
 
 /// The directory of a model.
@@ -33,7 +36,7 @@ impl ModelDir {
         }
         match (is_hub_id(&source.model), directory.is_dir()) {
             (true, is_dir) => {
-                let (folder, warning) = hub::snapshot(source, wanted).map_err(|error| {
+                let (folder, warning) = snapshot(source, wanted).map_err(|error| {
                     if is_dir {
                         error.context(format!("./{} has no config.json", source.model))
                     } else {
@@ -56,14 +59,14 @@ impl ModelDir {
 
     /// The required files that the directory lacks.
     pub fn missing_files(&self) -> Vec<String> {
-        hub::missing_files(&self.folder)
+        missing_files(&self.folder)
     }
 
     /// The id and the commit of a model, if a directory is a snapshot in a cache.
     pub fn snapshot_of(folder: &Path) -> Option<(String, String)> {
         let snapshots =
             folder.parent().filter(|parent| parent.file_name().is_some_and(|name| name == "snapshots"))?;
-        let id = hub::id_of_folder(snapshots.parent()?.file_name()?.to_str()?)?;
+        let id = id_of_folder(snapshots.parent()?.file_name()?.to_str()?)?;
         Some((id, folder.file_name()?.to_str()?.to_owned()))
     }
 

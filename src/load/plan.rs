@@ -5,11 +5,13 @@ use std::path::PathBuf;
 use anyhow::{Error, Result, bail};
 use serde_json::Value;
 
+use super::heads::{Case, Decision, Wanted};
+use super::options::ModelOptions;
 use super::weights::Parts;
 use crate::error::UsageError;
+use crate::hub::ModelDir;
 use crate::model::adapter;
 use crate::model::config::Config;
-use crate::model::directory::ModelDir;
 use crate::model::families::{Family, STATIC_EMBEDDING};
 use crate::model::layout::COLBERT_LINEAR;
 use crate::model::modules::{
@@ -18,32 +20,13 @@ use crate::model::modules::{
 use crate::model::purpose::{self, Purpose};
 use crate::model::static_embedding;
 use crate::nn::{EncoderSpec, HeadKind, HeadSpec, OutputKind, Pooling, TokenHeadSpec};
-use crate::task::options::ModelOptions;
 use crate::text::{PairTruncation, Tokenizer, TokenizerOptions, TruncationSide};
 
 /// A projection of token vectors, its modules, and the dimensions of its vectors.
-pub(in crate::task) type Projection<Module> = (Vec<Module>, usize);
-
-/// What a model is loaded for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::task) enum Wanted {
-    /// To be shown, whatever its purpose.
-    Inspection,
-    /// Vectors: an embedding model.
-    Vectors,
-    /// Its task head, of this kind.
-    Head(HeadKind),
-    /// Scores of pairs: a sequence-classification head, or vectors or sparse weights of a model without one.
-    PairScores,
-    /// Vectors, or the sparse weights of a model with a SpladePooling module or with `--pooling splade`.
-    VectorsOrWeights,
-    /// What its files say that it is for: its task head, or the masked-LM head of a checkpoint that has no Pooling module, else vectors
-    /// or sparse weights.
-    OwnTask,
-}
+pub(super) type Projection<Module> = (Vec<Module>, usize);
 
 /// The decisions that depend only on options, config and modules, before weights and tokenizer are read.
-pub(in crate::task) struct Plan {
+pub(super) struct Plan {
     pub config: Config,
     pub family: &'static Family,
     pub spec: EncoderSpec,
@@ -64,7 +47,7 @@ pub(in crate::task) struct Plan {
 
 impl Plan {
     /// The parts with weights.
-    pub(in crate::task) fn parts<'a>(&'a self, modules: &'a Modules) -> Parts<'a> {
+    pub(super) fn parts<'a>(&'a self, modules: &'a Modules) -> Parts<'a> {
         let is_lexical = self.head.as_ref().is_some_and(|head| head.kind() == HeadKind::LexicalWeights);
         let head_file = modules.lexical_layer.as_deref().filter(|_| is_lexical);
         let is_masked_lm = purpose::has_masked_lm(&self.config);
@@ -112,13 +95,8 @@ pub(super) fn plan(
     let is_described = is_bare_checkpoint || wanted == Wanted::PairScores && !options.reads_checkpoint();
     let of_config = || trained.or_else(|| Purpose::of_config(&config)).filter(|_| is_described);
     let purpose = modules.purpose.clone().or_else(of_config);
-    let has_no_other_task = is_bare_checkpoint && purpose.is_none();
-    let fills_masks = wanted == Wanted::OwnTask && has_no_other_task && fills_masks(options, &config);
-    let head = if fills_masks {
-        Some(HeadKind::MaskedLm)
-    } else {
-        head_kind(wanted, options, modules, purpose.as_ref())?
-    };
+    let is_masked_lm = purpose::is_masked_lm(&config);
+    let decision = Case { wanted, options, modules, purpose: purpose.as_ref(), is_masked_lm }.decide()?;
     let family = family_of(&config)?;
     let spec = match modules.static_embedding {
         Some(_) => static_embedding::spec(&config)?,
@@ -126,7 +104,7 @@ pub(super) fn plan(
     };
     let config = family.encoder_config(&config)?;
     let is_pretrained = purpose.is_none() && purpose::is_pretrained(&config);
-    let head = match head {
+    let head = match decision.head() {
         Some(HeadKind::CausalLm) if modules.logit_score.is_none() => {
             Some(family.causal_lm(&yes_and_no(options, files)?, &config, &spec)?)
         }
@@ -137,9 +115,7 @@ pub(super) fn plan(
     let has_vectors = head.is_none() || options.gives(OutputKind::Dense);
     let (pooling, dimensions) = match &head {
         Some(head) if !has_vectors => match head {
-            HeadSpec::MaskedLm(_) if wanted != Wanted::Head(HeadKind::MaskedLm) && !fills_masks => {
-                (Pooling::Splade, spec.vocab_size)
-            }
+            HeadSpec::MaskedLm(_) if decision == Decision::Splade => (Pooling::Splade, spec.vocab_size),
             HeadSpec::LexicalWeights(_) => (Pooling::Lexical, spec.vocab_size),
             head => (head.pooling(), head.outputs()),
         },
@@ -192,7 +168,7 @@ fn yes_and_no(options: &ModelOptions, files: Option<&ModelDir>) -> Result<LogitS
 }
 
 /// The tokenizer: the option, else the model's own.
-pub(in crate::task) fn tokenizer_file(options: &ModelOptions, files: Option<&ModelDir>) -> Result<PathBuf> {
+pub(super) fn tokenizer_file(options: &ModelOptions, files: Option<&ModelDir>) -> Result<PathBuf> {
     match &options.tokenizer {
         Some(path) => Ok(path.clone()),
         None => require_files(files)?.tokenizer(),
@@ -210,131 +186,8 @@ pub(super) fn default_sizes(config: &Config) -> String {
     format!("; {path} lacks fields and so has the defaults of transformers: {}", sizes.join(", "))
 }
 
-/// The kind of the head that a model of this purpose is loaded with, if any.
-fn head_kind(
-    wanted: Wanted,
-    options: &ModelOptions,
-    modules: &Modules,
-    purpose: Option<&Purpose>,
-) -> Result<Option<HeadKind>> {
-    const OF_PAIRS: HeadKind = HeadKind::SequenceClassification;
-    let model = &options.source.model;
-    match (wanted, purpose) {
-        (Wanted::Inspection, _) => Ok(None),
-        (Wanted::OwnTask, Some(purpose)) if options.uses_own_pooling() && has_own_task(modules, purpose) => {
-            Ok(modules.head(purpose))
-        }
-        (Wanted::OwnTask, purpose) => head_kind(Wanted::VectorsOrWeights, options, modules, purpose),
-        (Wanted::VectorsOrWeights | Wanted::PairScores, _) if gives_weights(options, modules) => {
-            Ok(Some(HeadKind::MaskedLm))
-        }
-        (Wanted::VectorsOrWeights | Wanted::PairScores, purpose) if options.gives(OutputKind::Lexical) => {
-            match purpose.filter(|purpose| purpose.head() != Some(HeadKind::TokenClassification)) {
-                Some(purpose) if modules.lexical_layer.is_none() => {
-                    bail!("{model} is {purpose}, without lexical weights; choose a model such as BAAI/bge-m3")
-                }
-                _ => Ok(Some(HeadKind::LexicalWeights)),
-            }
-        }
-        (Wanted::Vectors, _) if options.pooling.as_ref().is_some_and(Pooling::is_sparse) => {
-            let pooling = options.pooling.as_ref().map(Pooling::to_string).unwrap_or_default();
-            bail!(UsageError(format!(
-                "--pooling {pooling} gives sparse vectors, but this command needs dense ones; choose another --pooling"
-            )))
-        }
-        (Wanted::Head(OF_PAIRS), Some(purpose)) if purpose.head() == Some(HeadKind::NextSentence) => {
-            Ok(Some(HeadKind::NextSentence))
-        }
-        (Wanted::Head(kind), Some(purpose)) if modules.head(purpose) == Some(kind) => Ok(Some(kind)),
-        (Wanted::PairScores, Some(purpose))
-            if options.pooling.is_none()
-                && matches!(modules.head(purpose), Some(OF_PAIRS | HeadKind::CausalLm)) =>
-        {
-            Ok(modules.head(purpose))
-        }
-        (Wanted::PairScores, Some(purpose)) if purpose.is_causal_lm() && options.uses_own_pooling() => {
-            Ok(Some(HeadKind::CausalLm))
-        }
-        (Wanted::Head(kind), Some(purpose)) => {
-            let (noun, command) = (purpose::noun(kind), use_command(purpose));
-            bail!("{model} is {purpose}, not a {noun}; {command}choose a {noun}{}", such_as(kind))
-        }
-        (Wanted::Head(kind), None) if modules.configures_pooling() => {
-            let noun = purpose::noun(kind);
-            bail!(
-                "{model} is an embedding model, not a {noun}; use sconce embed, or choose a {noun}{}",
-                such_as(kind)
-            )
-        }
-        // The tensors decide.
-        (Wanted::Head(kind), None) => Ok(Some(kind)),
-        (Wanted::Vectors | Wanted::PairScores | Wanted::VectorsOrWeights, Some(purpose)) => {
-            check_gives_vectors(wanted, options, purpose).map(|()| None)
-        }
-        (Wanted::Vectors | Wanted::PairScores | Wanted::VectorsOrWeights, None) => Ok(None),
-    }
-}
-
-/// Whether a checkpoint without another task fills masks: its class says so, and the user chose no vectors.
-fn fills_masks(options: &ModelOptions, config: &Config) -> bool {
-    options.uses_own_pooling() && options.outputs.is_empty() && purpose::is_masked_lm(config)
-}
-
-/// Whether the purpose of a model is a task head that gives no vectors or weights.
-fn has_own_task(modules: &Modules, purpose: &Purpose) -> bool {
-    use HeadKind::{CausalLm, NextSentence, QuestionAnswering, SequenceClassification, TokenClassification};
-    let head = modules.head(purpose);
-    let is_head = |kind: HeadKind| {
-        matches!(
-            kind,
-            CausalLm | NextSentence | QuestionAnswering | SequenceClassification | TokenClassification
-        )
-    };
-    head.is_some_and(is_head)
-}
-
-/// Continues "choose a …": with an example of a model with this head.
-fn such_as(kind: HeadKind) -> String {
-    purpose::example(kind).map(|model| format!(" such as --model {model}")).unwrap_or_default()
-}
-
-/// Checks that a model of this purpose may give vectors: it is an embedding model, the user chose a pooling, or another command uses its
-/// head, which [`load_for`] notes.
-pub(super) fn check_gives_vectors(wanted: Wanted, options: &ModelOptions, purpose: &Purpose) -> Result<()> {
-    let command = purpose.command();
-    if !options.uses_own_pooling() || command.is_some() && wanted != Wanted::PairScores {
-        return Ok(());
-    }
-    if wanted == Wanted::PairScores && purpose.is_undescribed_classifier() {
-        bail!(
-            "{} is {purpose}, but its config.json names no labels; add \"id2label\" with one label for a cross-encoder, or pass \
-             --pooling to compare its pooled hidden states",
-            options.source.model
-        )
-    }
-    let command = command.map(|command| format!("use {command}, ")).unwrap_or_default();
-    bail!(
-        "{} is {purpose}, not an embedding model; {command}choose an embedding model, or pass --pooling to pool its hidden \
-         states anyway",
-        options.source.model
-    )
-}
-
-/// Whether the model is loaded for SPLADE.
-fn gives_weights(options: &ModelOptions, modules: &Modules) -> bool {
-    match &options.pooling {
-        Some(pooling) => *pooling == Pooling::Splade,
-        None => modules.splade.is_some() && options.outputs.is_empty(),
-    }
-}
-
-/// The remedy for a model of another purpose than the wanted one, as the beginning of a list.
-fn use_command(purpose: &Purpose) -> String {
-    purpose.command().map(|command| format!("use {command}, or ")).unwrap_or_default()
-}
-
 /// The task head of this kind, or that of pretraining for pairs if the checkpoint has no other.
-pub(in crate::task) fn head_spec(
+pub(super) fn head_spec(
     kind: HeadKind,
     is_pretrained: bool,
     modules: &Modules,

@@ -5,21 +5,23 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use bytesize::ByteSize;
 
-use super::plan::{Plan, Wanted, plan, require_files};
-use super::weights::{MAX_RANDOM_BYTES, Parts, Weights, count};
+use super::device::backends;
+use super::heads::Wanted;
+use super::modules::check_sizes;
+use super::options::ModelOptions;
+use super::plan::{Plan, plan, require_files};
+use super::weights::{MAX_RANDOM_BYTES, Parts, Weights, count_parameters};
+use crate::checkpoint::Checkpoint;
 use crate::error::UsageError;
+use crate::hub::ModelDir;
 use crate::model::adapter::{Adapters, ChosenAdapter};
-use crate::model::directory::ModelDir;
-use crate::model::modules::{Modules, PostPoolingModule, TokenLimit, parent_model, post_pooling};
-use crate::model::weights::Checkpoint;
+use crate::model::modules::{Modules, PostPoolingModule, TokenLimit, parent_model};
 use crate::nn::{Backend, F32_SIGNIFICAND_BITS, ParameterCount, Positions, ScoreBias};
 use crate::sys::console::Console;
-use crate::task::device::backends;
-use crate::task::options::ModelOptions;
 use crate::text::{PairTruncation, Tokenizer, TokenizerOptions, TruncationSide};
 
 /// A model whose config, modules and options are resolved, before its tokenizer and weights are read.
-pub(in crate::task) struct Prepared {
+pub(super) struct Prepared {
     pub backends: Vec<Backend>,
     /// The files of the encoder; `None` if options replace all of them.
     pub files: Option<ModelDir>,
@@ -38,7 +40,7 @@ pub(in crate::task) struct Prepared {
 
 impl Prepared {
     /// How texts are tokenized.
-    pub(in crate::task) fn tokenizer_options(&self) -> TokenizerOptions {
+    pub(super) fn tokenizer_options(&self) -> TokenizerOptions {
         TokenizerOptions {
             max_length: self.max_length.tokens,
             truncation_side: self.truncation_side,
@@ -49,11 +51,7 @@ impl Prepared {
 }
 
 /// Resolves the options against config and modules. A model for another task than the wanted one is an error.
-pub(in crate::task) fn prepare(
-    options: &ModelOptions,
-    console: &Console,
-    wanted: Wanted,
-) -> Result<Prepared> {
+pub(super) fn prepare(options: &ModelOptions, console: &Console, wanted: Wanted) -> Result<Prepared> {
     let (files, mut modules) = locate(options, console)?;
     // Static embeddings are looked up on the CPU.
     let backends = if modules.static_embedding.is_some() {
@@ -75,7 +73,7 @@ pub(in crate::task) fn prepare(
     let truncation_side = options.truncation_side.unwrap_or(own_side);
     let bits = significand_bits(options, files.as_ref());
     let parts = plan.parts(&modules);
-    let count = count_parameters(options, &backends, bits, &parts, plan.applied_modules(&modules))?;
+    let count = count_checked(options, &backends, bits, &parts, plan.applied_modules(&modules))?;
     let pair_truncation = options.pair_truncation;
     Ok(Prepared {
         backends,
@@ -104,7 +102,7 @@ pub struct MaxLength {
 
 impl MaxLength {
     /// The maximum length of a text with a tokenizer, whose own file may set another one.
-    pub(in crate::task) fn of_tokenizer(self, tokenizer: &Tokenizer, file: &Path) -> Self {
+    pub(super) fn of_tokenizer(self, tokenizer: &Tokenizer, file: &Path) -> Self {
         match tokenizer.max_length() {
             tokens if tokens == self.tokens => self,
             tokens => MaxLength { tokens, key: "truncation.max_length".into(), file: Some(file.to_owned()) },
@@ -152,7 +150,7 @@ fn locate(options: &ModelOptions, console: &Console) -> Result<(Option<ModelDir>
 }
 
 /// The source of the weights: the seed of the option, else the model's checkpoint.
-pub(in crate::task) fn find_weights(options: &ModelOptions, files: Option<&ModelDir>) -> Result<Weights> {
+pub(super) fn find_weights(options: &ModelOptions, files: Option<&ModelDir>) -> Result<Weights> {
     Ok(match options.random_weights {
         None => Weights::File(require_files(files)?.weights()?),
         Some(seed) => Weights::Random(seed),
@@ -187,17 +185,18 @@ fn max_length(options: &ModelOptions, modules: &Modules, plan: &Plan) -> Result<
 }
 
 /// Counts the parameters, rejects weights that do not fit into `--max-memory`.
-fn count_parameters(
+fn count_checked(
     options: &ModelOptions,
     backends: &[Backend],
     significand_bits: u32,
     parts: &Parts,
     modules: &[PostPoolingModule],
 ) -> Result<ParameterCount> {
-    let count = count(backends.first().cloned().unwrap_or_default(), significand_bits, parts, modules)?;
+    let count =
+        count_parameters(backends.first().cloned().unwrap_or_default(), significand_bits, parts, modules)?;
     let is_random = options.random_weights.is_some();
     if is_random {
-        post_pooling::check_sizes(modules, MAX_RANDOM_BYTES)?;
+        check_sizes(modules, MAX_RANDOM_BYTES)?;
     }
     if !backends.iter().any(Backend::is_gpu) {
         // Embedding tables of a checkpoint stay in the mapped file and are read row by row.
