@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::super::reach::reach;
 use super::{CpuAttention, QUERY_BLOCK};
 use crate::kernels::gemm::{AttentionWindow, MAX_NR, row_stride};
+use crate::ops::attention::reach::reach;
 
 /// Fewest queries of a task, but the last one, if they do not see the whole sequence or heads are projected; otherwise a task has all of a
 /// sequence.
