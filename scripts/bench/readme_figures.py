@@ -9,6 +9,7 @@ Replaces the text between `<!-- NAME -->` and `<!-- /NAME -->`:
     README.md        install    how to install sconce: with pip once Cargo.toml says that it is on PyPI, else from the clone
     README.md        vector     a row of `sconce embed`, with the digits that every processor gives
     README.md        speeds     tokens per second: one table for all machines
+    README.md        million    what a million texts cost on the slowest and the fastest of the machines
     docs/speed.md    speeds     tokens per second and mean cosines: one table per machine
     docs/speed.md    single     milliseconds of a single text: one table per machine
     docs/accuracy.md full-size  differences and memory of full-size models, from benches/full-size.md
@@ -27,6 +28,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = {"sconce": "Sconce", "onnxruntime": "ONNX Runtime", "openvino": "OpenVINO", "ctranslate2": "CTranslate2"}
 TEXTS = ["short", "mixed", "long"]
+# Dollars: about what clouds ask for a core of a general-purpose machine on demand.
+PRICE_OF_CORE_HOUR = 0.05
+CORES = 2
 # The first flag that a processor has names its columns.
 ISAS = {"amx_bf16": "AMX", "avx512f": "AVX-512", "avx2": "AVX2"}
 
@@ -86,6 +90,26 @@ def speeds_of_all_machines(pages):
     return "\n".join([*lines, "", f"{machines}."])
 
 
+def cost_of_a_million(pages):
+    """What a million texts of 100 tokens cost, from the tokens per second of mixed texts."""
+    tokens = 100 * 1_000_000
+    speeds = {}
+    for page in pages:
+        for row in page.rows:
+            if row[:2] in (["sconce", "f32"], ["sconce", "int8"]):
+                speed = int(page.cell(row, "mixed, tokens/s").replace(",", ""))
+                speeds.setdefault(row[1], []).append((speed, page.isa()))
+    cases = [("f32", min(speeds["f32"])), ("int8", max(speeds["int8"]))]
+    sentences = []
+    for dtype, (speed, isa) in cases:
+        hours = tokens / speed / 3600
+        cost = hours * CORES * PRICE_OF_CORE_HOUR
+        sentences.append(
+            f"- {dtype} on {isa}: 100,000,000 / {speed:,} tokens per second = {hours:.1f} hours of {CORES} cores, or ${cost:.2f}"
+        )
+    return f"A million texts of 100 tokens, at ${PRICE_OF_CORE_HOUR:.2f} for an hour of a core:\n\n" + "\n".join(sentences)
+
+
 def single_texts(page):
     """The table of single texts of one machine."""
     columns = [column for column in page.columns if column.startswith("one text")]
@@ -138,13 +162,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a page is out of date")
     parser.add_argument("--sconce", default=ROOT / "target" / "release" / "sconce", help="binary for the first vector")
-    parser.add_argument("--only", choices=["full-size", "install", "single", "speeds", "vector"], help="generate the blocks of this name only")
+    parser.add_argument("--only", choices=["full-size", "install", "million", "single", "speeds", "vector"], help="generate the blocks of this name only")
     args = parser.parse_args()
     pages = [Page(path) for path in sorted((ROOT / "benches").glob("peers-*.md"))]
     blocks = [
         ("README.md", "install", installation),
         ("README.md", "vector", lambda: first_vector(args.sconce)),
         ("README.md", "speeds", lambda: speeds_of_all_machines(pages)),
+        ("README.md", "million", lambda: cost_of_a_million(pages)),
         ("docs/accuracy.md", "full-size", full_size),
         ("docs/speed.md", "speeds", lambda: "\n\n".join(map(speeds_of_machine, pages))),
         ("docs/speed.md", "single", lambda: "\n\n".join(single_texts(page) for page in pages if "one text, ms" in page.columns)),
