@@ -246,7 +246,7 @@ MUTATIONS = [
     ("the special token after the prompt counts as prompt", "src/text/tokenizer.rs", "return Ok(length - 1);", "return Ok(length);"),
     ("the residual of a dense layer is not added", "src/nn/post_pooling.rs", "Some(Residual::Identity) => Some(x),", "Some(Residual::Identity) => None,"),
     ("a dense layer has no activation", "src/nn/post_pooling.rs", "self.linear.forward_residual(x, activation, residual)", "self.linear.forward_residual(x, if activation == Activation::Identity { activation } else { Activation::Identity }, residual)"),
-    ("modules before pooling run after it", "src/model/modules.rs", "Pooling::Text(_) if self.multi_vector.is_none() && !pooling.needs_pooler() => self.before_pooling,", "Pooling::Text(_) if self.multi_vector.is_some() => self.before_pooling,"),
+    ("modules before pooling run after it", "src/model/modules/applied.rs", "Pooling::Text(_) if self.multi_vector.is_none() && !pooling.needs_pooler() => self.before_pooling,", "Pooling::Text(_) if self.multi_vector.is_some() => self.before_pooling,"),
     ("the least weights of a sparse vector are kept", "src/task/sparse.rs", "y.abs().total_cmp(&x.abs())", "x.abs().total_cmp(&y.abs())"),
     ("a ColBERT without query expansion has no length of queries", "src/model/modules/multi_vector.rs", "multi_vector.query_length.take_if(|_| multi_vector.expansion.is_some());", "multi_vector.query_length = None;"),
     ("the LayerNorm module has the eps of BERT", "src/nn/post_pooling.rs", "eps: 1e-5 }", "eps: 1e-12 }"),
