@@ -25,7 +25,7 @@ MUTATIONS = [
     # Fields that a config lacks.
     ("a default replaces a field that is there", "src/model/config.rs", "self.fields.get(key).or_else(|| self.defaults.get(key))", "self.defaults.get(key).or_else(|| self.fields.get(key))"),
     ("a misspelt field has its default", "src/model/config_defaults.rs", "> MIN_SIMILARITY", "> 1.0 + MIN_SIMILARITY"),
-    ("Mistral has as many key heads as query heads", "src/model/config_defaults.rs", '("num_key_value_heads", Size(8))', '("num_key_value_heads", Size(32))'),
+    ("Mistral has as many key heads as query heads", "src/model/config_defaults/classes.rs", '("num_key_value_heads", Size(8))', '("num_key_value_heads", Size(32))'),
     ("the Dense folder for --dimensions is not chosen", "src/model/modules/dense_sizes.rs", "self.path = chosen;", "drop(chosen);"),
     # Causal-LM heads and chat templates.
     ("the logit of the false token is left out", "src/nn/causal_lm.rs", "let rows = match self.false_token {", "let rows = match self.false_token.filter(|_| false) {"),
@@ -58,7 +58,7 @@ MUTATIONS = [
     ("clipped GELU clips at 6", "src/kernels/activation.rs", "clamp_max(s, gelu(s, x), 10.0)", "clamp_max(s, gelu(s, x), 6.0)"),
     ("PReLU's slope is not read", "src/nn/feed_forward.rs", 'Activation::Prelu { slope: learned("weight")? }', 'Activation::Prelu { slope: 0.25 + 0.0 * learned("weight")? }'),
     ("xIELU's parameters are swapped", "src/nn/feed_forward.rs", '[learned("alpha_p")?, learned("alpha_n")?]', '[learned("alpha_n")?, learned("alpha_p")?]'),
-    ("ALBERT's default activation is erf GELU", "src/model/config_defaults.rs", '("hidden_act", Name("gelu_new"))', '("hidden_act", Name("gelu"))'),
+    ("ALBERT's default activation is erf GELU", "src/model/config_defaults/classes.rs", '("hidden_act", Name("gelu_new"))', '("hidden_act", Name("gelu"))'),
     ("ReGLU is GeGLU", "src/model/family_specific.rs", 'Some("reglu") => Activation::Relu', 'Some("reglu") => Activation::Gelu'),
     ("gate and up projection are swapped", "src/nn/feed_forward.rs", "FeedForwardLayers { gate, up: &up.weights, down: &down.weights }", "FeedForwardLayers { gate: gate.map(|_| &up.weights), up: gate.unwrap_or(&up.weights), down: &down.weights }"),
     ("an adapter is merged without its scale", "src/checkpoint/low_rank.rs", "b.iter_mut().for_each(|x| *x *= scale);", "b.iter_mut().for_each(|x| *x *= scale.signum());"),
