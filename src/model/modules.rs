@@ -143,7 +143,7 @@ impl Modules {
         let mut modules = Self::of_settings(&model)?;
         modules.dense_sizes = dense_sizes::in_folder(&entries, folder);
         modules.add_purpose(&entries);
-        if modules.runs_as_multi_vector(pooling) {
+        if modules.becomes_multi_vector(pooling) {
             let settings = folder.join(MODEL_SETTINGS);
             modules.multi_vector = Some(MultiVector::of_settings(&settings, &mut modules.prompts)?);
         }
@@ -201,8 +201,8 @@ impl Modules {
         self.purpose = special.or(self.purpose.take()).or_else(|| by_module.next());
     }
 
-    /// Whether the model has the purpose of a multi-vector model and its modules run; it is then an embedding model.
-    fn runs_as_multi_vector(&mut self, pooling: Option<&Pooling>) -> bool {
+    /// Takes away the purpose of a multi-vector model whose modules run: it is an embedding model. Returns whether it was one.
+    fn becomes_multi_vector(&mut self, pooling: Option<&Pooling>) -> bool {
         let takes_multi_vector =
             |purpose: &mut Purpose| purpose.is_multi_vector() && uses_own_modules(pooling);
         self.purpose.take_if(takes_multi_vector).is_some()

@@ -48,7 +48,7 @@ impl Modules {
         let by_lengths = || Purpose::of_lengths(config).filter(|_| !model.pools);
         let by_task = Purpose::of_transformer(config)?;
         self.purpose = self.purpose.take().or(by_task).or_else(by_lengths);
-        if self.runs_as_multi_vector(model.pooling) {
+        if self.becomes_multi_vector(model.pooling) {
             self.multi_vector.get_or_insert_default();
         }
         Ok(())
