@@ -1,19 +1,18 @@
 //! HTTP requests to a hub. Answers are checked before they are used, because the server may be broken or malicious.
 
-use std::cell::RefCell;
-use std::collections::HashMap;
+mod connections;
+
 use std::io::{self, ErrorKind, Read};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use ureq::http::Response;
-use ureq::tls::{RootCerts, TlsConfig};
 use ureq::{Agent, Body};
 
 use super::certificates;
-use super::proxy::Proxy;
 use super::url::{Origin, join, origin, without_userinfo};
 use crate::sys::catch_panic::catch_panic;
+use connections::Connections;
 
 /// Maximum number of redirects of a request.
 const MAX_REDIRECTS: usize = 10;
@@ -63,18 +62,9 @@ pub(super) struct FileInfo {
     pub size: u64,
 }
 
-/// How requests reach a server.
-#[derive(Clone)]
-struct Route {
-    agent: Agent,
-    /// The variable that names the proxy; `None` without a proxy.
-    proxy_variable: Option<String>,
-}
-
 /// An HTTP client of one hub.
 pub(super) struct Client {
-    /// The connections to the servers that were asked.
-    routes: RefCell<HashMap<Origin, Route>>,
+    connections: Connections,
     /// The URL of the hub, without user and password.
     endpoint: String,
     /// User and password of the URL.
@@ -89,7 +79,7 @@ impl Client {
     /// `endpoint`, not to servers that it redirects to.
     pub(super) fn new(endpoint: &str, token: Option<String>, timeout: Duration) -> Self {
         let (endpoint, userinfo) = without_userinfo(endpoint.trim_end_matches('/'));
-        Client { routes: RefCell::default(), endpoint, userinfo, token, timeout }
+        Client { connections: Connections::new(timeout), endpoint, userinfo, token, timeout }
     }
 
     /// The URL of the hub, without user and password.
@@ -242,7 +232,7 @@ impl Client {
             (Some(userinfo), Some((scheme, rest))) if is_hub => Some(format!("{scheme}://{userinfo}@{rest}")),
             _ => None,
         };
-        let route = self.route(server)?;
+        let route = self.connections.to(server)?;
         let call = |agent: &Agent| {
             let mut request = agent.get(with_userinfo.as_deref().unwrap_or(url));
             if let Some(range) = range {
@@ -262,7 +252,7 @@ impl Client {
         if answer.as_ref().is_err_and(certificates::is_of_unknown_authority)
             && let Some(roots) = certificates::of_system()
         {
-            let route = self.route_with(server, || Ok(roots))?;
+            let route = self.connections.with_roots(server, || Ok(roots))?;
             answer = without_panic(|| ask(&route.agent))?;
         }
         answer.map_err(|error| {
@@ -277,42 +267,6 @@ impl Client {
                 None => RequestError::Unreachable(self.reason(&error) + &through),
             }
         })
-    }
-
-    /// The connections to a server, with the certificate authorities that the environment configures.
-    fn route(&self, server: &Origin) -> Result<Route, RequestError> {
-        let known = self.routes.borrow().get(server).cloned();
-        known.map_or_else(|| self.route_with(server, certificates::configured), Ok)
-    }
-
-    /// New connections to a server, with these certificate authorities, which are read if a connection is encrypted.
-    fn route_with(
-        &self,
-        server: &Origin,
-        roots: impl FnOnce() -> Result<RootCerts, String>,
-    ) -> Result<Route, RequestError> {
-        let proxy = Proxy::of(server).map_err(RequestError::Setting)?;
-        let is_tls = server.0 == "https" || proxy.as_ref().is_some_and(Proxy::is_tls);
-        let roots = if is_tls { roots().map_err(RequestError::Setting)? } else { RootCerts::WebPki };
-        let (proxy, proxy_variable) = proxy.map(|proxy| (proxy.proxy, proxy.variable)).unzip();
-        let timeout = Some(self.timeout);
-        let config = Agent::config_builder()
-            .http_status_as_error(false)
-            .max_redirects(0)
-            .max_redirects_will_error(false)
-            .timeout_resolve(timeout)
-            .timeout_connect(timeout)
-            .timeout_recv_response(timeout)
-            .timeout_per_read(timeout)
-            .timeout_per_write(timeout)
-            .user_agent(concat!("sconce/", env!("CARGO_PKG_VERSION")))
-            .accept_encoding("identity")
-            .proxy(proxy)
-            .tls_config(TlsConfig::builder().root_certs(roots).build())
-            .build();
-        let route = Route { agent: config.new_agent(), proxy_variable };
-        self.routes.borrow_mut().insert(server.clone(), route.clone());
-        Ok(route)
     }
 
     /// The message of a connection error, without user and password of the URL.

@@ -67,29 +67,8 @@ pub(super) fn plan(
     modules: &Modules,
     wanted: Wanted,
 ) -> Result<Plan> {
-    let mut config = match &options.config {
-        Some(path) => Config::read(path)?,
-        None if modules.static_embedding.is_some() => {
-            let files = require_files(files)?;
-            static_embedding::config(&files.folder, &files.weights()?)?
-        }
-        None => Config::read(&require_files(files)?.config())?,
-    };
-    for (key, value) in &modules.config_overrides {
-        config.set(key, value.clone());
-    }
-    let family_of = |config: &Config| match modules.static_embedding {
-        Some(_) => Ok(&STATIC_EMBEDDING),
-        None => Family::of(config),
-    };
-    let trained = match files.filter(|_| options.config.is_none() && options.reads_checkpoint()) {
-        Some(files) => family_of(&config)
-            .ok()
-            .map(|family| adapter::trained_purpose(&mut config, family, &files.folder))
-            .transpose()?
-            .flatten(),
-        None => None,
-    };
+    let mut config = read_config(options, files, modules)?;
+    let trained = trained_purpose(&mut config, options, files, modules)?;
     let is_bare_checkpoint = !modules.configures_pooling() && options.reads_checkpoint();
     // Random weights have the head that the config describes; for vectors, any config is good.
     let is_described = is_bare_checkpoint || wanted == Wanted::PairScores && !options.reads_checkpoint();
@@ -97,7 +76,7 @@ pub(super) fn plan(
     let purpose = modules.purpose.clone().or_else(of_config);
     let is_masked_lm = purpose::is_masked_lm(&config);
     let decision = Case { wanted, options, modules, purpose: purpose.as_ref(), is_masked_lm }.decide()?;
-    let family = family_of(&config)?;
+    let family = family_of(&config, modules)?;
     let spec = match modules.static_embedding {
         Some(_) => static_embedding::spec(&config)?,
         None => family.spec(&config)?,
@@ -113,19 +92,9 @@ pub(super) fn plan(
     };
     let token_projection = token_projection(options, modules, spec.hidden_size)?;
     let has_vectors = head.is_none() || options.gives(OutputKind::Dense);
-    let (pooling, dimensions) = match &head {
-        Some(head) if !has_vectors => match head {
-            HeadSpec::MaskedLm(_) if decision == Decision::Splade => (Pooling::Splade, spec.vocab_size),
-            HeadSpec::LexicalWeights(_) => (Pooling::Lexical, spec.vocab_size),
-            head => (head.pooling(), head.outputs()),
-        },
-        _ => {
-            let pooling = own_pooling(options, modules, family, &config)?;
-            let check = modules.check_hidden_size(spec.hidden_size);
-            check.map_err(|error| Error::msg(format!("{error}{}", default_sizes(&config))))?;
-            let dimensions = dimensions(options, modules, &pooling, &spec)?;
-            (pooling, dimensions)
-        }
+    let (pooling, dimensions) = match head.as_ref().filter(|_| !has_vectors) {
+        Some(head) => of_head(head, decision, &spec),
+        None => of_vectors(options, modules, family, &config, &spec)?,
     };
     Ok(Plan {
         config,
@@ -139,6 +108,68 @@ pub(super) fn plan(
         is_bare_checkpoint,
         purpose,
     })
+}
+
+/// The config: the option, else the model's own, with the fields that its modules replace.
+fn read_config(options: &ModelOptions, files: Option<&ModelDir>, modules: &Modules) -> Result<Config> {
+    let mut config = match &options.config {
+        Some(path) => Config::read(path)?,
+        None if modules.static_embedding.is_some() => {
+            let files = require_files(files)?;
+            static_embedding::config(&files.folder, &files.weights()?)?
+        }
+        None => Config::read(&require_files(files)?.config())?,
+    };
+    for (key, value) in &modules.config_overrides {
+        config.set(key, value.clone());
+    }
+    Ok(config)
+}
+
+/// The row of the family table.
+fn family_of(config: &Config, modules: &Modules) -> Result<&'static Family> {
+    match modules.static_embedding {
+        Some(_) => Ok(&STATIC_EMBEDDING),
+        None => Family::of(config),
+    }
+}
+
+/// The purpose that the adapter of a checkpoint was trained for, with its labels in the config.
+fn trained_purpose(
+    config: &mut Config,
+    options: &ModelOptions,
+    files: Option<&ModelDir>,
+    modules: &Modules,
+) -> Result<Option<Purpose>> {
+    let has_own_config = options.config.is_none() && options.reads_checkpoint();
+    let Some(files) = files.filter(|_| has_own_config) else { return Ok(None) };
+    // A type that is not supported is an error later, unless the model is refused for what it is.
+    let Ok(family) = family_of(config, modules) else { return Ok(None) };
+    adapter::trained_purpose(config, family, &files.folder)
+}
+
+/// The pooling and the dimensions of a model whose rows are those of its head.
+fn of_head(head: &HeadSpec, decision: Decision, spec: &EncoderSpec) -> (Pooling, usize) {
+    match head {
+        HeadSpec::MaskedLm(_) if decision == Decision::Splade => (Pooling::Splade, spec.vocab_size),
+        HeadSpec::LexicalWeights(_) => (Pooling::Lexical, spec.vocab_size),
+        head => (head.pooling(), head.outputs()),
+    }
+}
+
+/// The pooling and the dimensions of a model that gives vectors.
+fn of_vectors(
+    options: &ModelOptions,
+    modules: &Modules,
+    family: &'static Family,
+    config: &Config,
+    spec: &EncoderSpec,
+) -> Result<(Pooling, usize)> {
+    let pooling = own_pooling(options, modules, family, config)?;
+    let check = modules.check_hidden_size(spec.hidden_size);
+    check.map_err(|error| Error::msg(format!("{error}{}", default_sizes(config))))?;
+    let dimensions = dimensions(options, modules, &pooling, spec)?;
+    Ok((pooling, dimensions))
 }
 
 /// The files of the model, which exist unless `--config` and `--tokenizer` replace all of them.

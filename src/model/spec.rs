@@ -1,18 +1,21 @@
 //! From a config to the spec of its encoder, by a row of the family table.
+//!
+//! `supported`: refusals of what is not computed. `rotary`: rotary embeddings and the scaling of their frequencies.
 
-use anyhow::{Result, bail};
+mod rotary;
+mod supported;
+
+use anyhow::{Error, Result, anyhow, bail};
 use serde_json::Value;
 
 use super::config::{Config, HEAD_COUNTS, LAYER_COUNTS, MAX_SIZE};
-use super::families::{
-    ConfigKeys, FAMILIES, Family, LocalRotary, PositionEncoding, TEXT_CONFIG, base_model_type,
-};
-use super::family_specific::ROTARY_FRACTION;
+use super::families::{ConfigKeys, FAMILIES, Family, PositionEncoding, TEXT_CONFIG, base_model_type};
 use super::unsupported;
 use crate::nn::{
-    Biases, EncoderSpec, Frequencies, LayerSharing, Mask, NormSpec, Numbering, PoolerSpec, Positions, QkNorm,
-    Rotary, RotaryLayout, RotaryScaling, ScoreBias, TalkingHeads,
+    Biases, EncoderSpec, LayerSharing, Mask, NormSpec, Numbering, PoolerSpec, Positions, QkNorm, Rotary,
+    RotaryLayout, ScoreBias, TalkingHeads,
 };
+use rotary::{refuse_fraction, rotary};
 
 /// Buckets of MPNet's relative bias; `transformers` uses this number whatever the size of the table.
 const RELATIVE_BUCKETS: usize = 32;
@@ -23,46 +26,33 @@ const MIN_SIMILARITY: f64 = 0.75;
 impl Family {
     /// The family of a config.
     pub fn of(config: &Config) -> Result<&'static Family> {
-        let path = config.path().display();
         let Some(model_type) = config.string("model_type")? else {
-            bail!("{path} has no field \"model_type\", which is required")
+            bail!("{} has no field \"model_type\", which is required", config.path().display())
         };
         let base = base_model_type(config, model_type);
         for family in FAMILIES.iter().filter(|family| family.model_types.contains(&base)) {
-            let matches = match family.discriminator {
-                None => true,
-                Some((key, [])) => config.has(key),
-                Some((key, parts)) if config.get(key).is_some_and(Value::is_object) => {
-                    let fields = config.object(key)?;
-                    let strings =
-                        fields.iter().flat_map(|fields| fields.fields().values()).filter_map(Value::as_str);
-                    strings.into_iter().any(|value| parts.iter().any(|part| value.contains(part)))
-                }
-                Some((key, values)) => {
-                    let config = family.config_defaults.complete(config)?;
-                    config.string(key)?.is_some_and(|value| values.contains(&value))
-                }
-            };
-            if matches {
+            if family.discriminates(config)? {
                 return Ok(family);
             }
         }
-        let mut known: Vec<&str> = Vec::new();
-        for model_type in FAMILIES.iter().flat_map(|family| family.model_types) {
-            if !known.contains(model_type) {
-                known.push(model_type);
+        Err(unknown_type(config, model_type))
+    }
+
+    /// Whether a config of one of the family's model types has what tells it from other families of the type.
+    fn discriminates(&self, config: &Config) -> Result<bool> {
+        match self.discriminator {
+            None => Ok(true),
+            Some((key, [])) => Ok(config.has(key)),
+            Some((key, parts)) if config.get(key).is_some_and(Value::is_object) => {
+                let fields = config.object(key)?;
+                let values = fields.iter().flat_map(|fields| fields.fields().values());
+                let mut strings = values.filter_map(Value::as_str);
+                Ok(strings.any(|value| parts.iter().any(|part| value.contains(part))))
             }
-        }
-        let all = known.join(", ");
-        let start = format!("{path}: model type {model_type:?} is not supported");
-        if let Some(kind) = unsupported::kind_of(model_type) {
-            bail!("{start}: it is {kind}; supported encoders: {all}")
-        }
-        let similarity = |name: &str| strsim::normalized_damerau_levenshtein(name, model_type);
-        let closest = known.iter().max_by(|a, b| similarity(a).total_cmp(&similarity(b)));
-        match closest.filter(|name| similarity(name) >= MIN_SIMILARITY) {
-            Some(name) => bail!("{start}; did you mean {name}? (supported encoders: {all})"),
-            None => bail!("{start}; supported encoders: {all}"),
+            Some((key, values)) => {
+                let config = self.config_defaults.complete(config)?;
+                Ok(config.string(key)?.is_some_and(|value| values.contains(&value)))
+            }
         }
     }
 
@@ -86,19 +76,9 @@ impl Family {
         let hidden_size = config.width(keys.hidden_size)?;
         let layers = config.size(keys.layers, LAYER_COUNTS)?;
         let heads = config.size(keys.heads, HEAD_COUNTS)?;
-        let embedding_size = match keys.embedding_size {
-            Some(key) if config.has(key) || !keys.embedding_size_or_hidden => config.width(key)?,
-            _ => hidden_size,
-        };
-        let head_dim = match (keys.head_dim.filter(|key| config.has(key)), defaults.head_dim) {
-            (Some(key), _) => config.width(key)?,
-            (None, Some(head_dim)) => head_dim,
-            (None, None) => config.head_dim(keys.hidden_size, hidden_size, keys.heads, heads)?,
-        };
-        let max_positions = match defaults.max_positions {
-            Some(default) if !config.has(keys.max_positions) => default,
-            _ => config.width(keys.max_positions)?,
-        };
+        let embedding_size = self.embedding_size(config, hidden_size)?;
+        let head_dim = self.head_dim(config, hidden_size, heads)?;
+        let max_positions = self.max_positions(config)?;
         let (bias, norm) = (self.bias(config)?, self.norm(config)?);
         let mut spec = EncoderSpec {
             vocab_size: config.width(keys.vocab_size)?,
@@ -143,6 +123,32 @@ impl Family {
         }
         self.check_attention(config, &spec)?;
         Ok(spec)
+    }
+
+    /// Dimensions of an embedding before its projection.
+    fn embedding_size(&self, config: &Config, hidden_size: usize) -> Result<usize> {
+        match self.keys.embedding_size {
+            Some(key) if config.has(key) || !self.keys.embedding_size_or_hidden => config.width(key),
+            _ => Ok(hidden_size),
+        }
+    }
+
+    /// Dimensions of a head.
+    fn head_dim(&self, config: &Config, hidden_size: usize, heads: usize) -> Result<usize> {
+        let keys = &self.keys;
+        match (keys.head_dim.filter(|key| config.has(key)), self.defaults.head_dim) {
+            (Some(key), _) => config.width(key),
+            (None, Some(head_dim)) => Ok(head_dim),
+            (None, None) => config.head_dim(keys.hidden_size, hidden_size, keys.heads, heads),
+        }
+    }
+
+    /// The number of positions.
+    fn max_positions(&self, config: &Config) -> Result<usize> {
+        match self.defaults.max_positions {
+            Some(default) if !config.has(self.keys.max_positions) => Ok(default),
+            _ => config.width(self.keys.max_positions),
+        }
     }
 
     /// Which linear layers have a bias.
@@ -219,7 +225,6 @@ impl Family {
     /// Position encoding.
     fn positions(&self, config: &Config) -> Result<Positions> {
         const KEY: &str = "position_embedding_type";
-        let rotary = |layout, theta| rotary(config, &self.keys, layout, theta, None);
         let learned = |numbering| match config.string(KEY)? {
             None | Some("absolute") => Ok(Positions::Learned(numbering)),
             Some(kind) => {
@@ -242,7 +247,7 @@ impl Family {
                     let expected = "\"rope\", the only one of this model type";
                     bail!("{}", config.invalid(KEY, format!("{kind:?}"), expected));
                 }
-                let rotary = self::rotary(config, &self.keys, layout, theta, local)?;
+                let rotary = rotary(config, &self.keys, layout, theta, local)?;
                 Ok(Positions::Rotary(Rotary { stored_table, ..rotary }))
             }
             PositionEncoding::Named(default) => match config.string(KEY)?.unwrap_or(default) {
@@ -250,7 +255,8 @@ impl Family {
                 "sinusoidal" => Ok(Positions::Sinusoidal),
                 "rope" | "rotary" => {
                     refuse_fraction(config, "partial_rotary_factor")?;
-                    Ok(Positions::Rotary(rotary(RotaryLayout::HalfSplit, 10_000.0)?))
+                    let rotary = rotary(config, &self.keys, RotaryLayout::HalfSplit, 10_000.0, None)?;
+                    Ok(Positions::Rotary(rotary))
                 }
                 "alibi" => Ok(Positions::Alibi),
                 "none" => Ok(Positions::None),
@@ -261,118 +267,26 @@ impl Family {
             },
         }
     }
-
-    /// Fails if a config asks for what encoders of this family, or of this crate, do not compute.
-    fn check_supported(&self, config: &Config) -> Result<()> {
-        const UNSUPPORTED: [&str; 10] = [
-            "logn_attention_scale",
-            "logn_attention_clip1",
-            "prenorm",
-            "causal",
-            "parallel_block",
-            "rotary_emb_interleaved",
-            "qkv_proj_bias",
-            "mlp_fc1_bias",
-            "mlp_fc2_bias",
-            "use_rms_norm",
-        ];
-        for key in ["is_decoder", "add_cross_attention"] {
-            if config.flag(key)? {
-                bail!("{}", config.invalid(key, true, "false, since only encoders are supported"));
-            }
-        }
-        for key in UNSUPPORTED.into_iter().filter(|key| !self.own_fields.contains(key)) {
-            if config.flag(key)? {
-                bail!("{}", config.invalid(key, true, "false, since it is not supported"));
-            }
-        }
-        if config.has("rotary_emb_scale_base") {
-            let expected = "null, since xPos is not supported";
-            bail!("{}", config.invalid("rotary_emb_scale_base", "a number", expected));
-        }
-        if !self.own_fields.contains(&ROTARY_FRACTION) {
-            refuse_fraction(config, ROTARY_FRACTION)?;
-        }
-        if let Some(quantization) = config.object("quantization_config")? {
-            let method = quantization.string("quant_method")?.unwrap_or("unknown");
-            let expected = "no such field, since quantized weights are not supported; choose the model that this was made from";
-            bail!(
-                "{}",
-                config.invalid("quantization_config", format!("an object with method {method:?}"), expected)
-            );
-        }
-        let key = "moe_every_n_layers";
-        let is_own = self.own_fields.contains(&key);
-        if !is_own && config.has(key) && config.size(key, 0..=MAX_SIZE)? > 0 {
-            let expected = "0, since mixtures of experts are not supported for this model type or activation";
-            bail!("{}", config.invalid(key, config.width(key)?, expected));
-        }
-        Ok(())
-    }
-
-    /// Checks that query heads can share key and value heads evenly.
-    fn check_key_value_heads(&self, config: &Config, spec: &EncoderSpec) -> Result<()> {
-        match self.keys.key_value_heads {
-            Some(key) if !spec.heads.is_multiple_of(spec.key_value_heads) => {
-                let expected = format!("a divisor of {:?}, which is {}", self.keys.heads, spec.heads);
-                bail!("{}", config.invalid(key, spec.key_value_heads, &expected))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Checks that the family supports the mask, that positions leave room for a token, and that heads can be rotated.
-    fn check_attention(&self, config: &Config, spec: &EncoderSpec) -> Result<()> {
-        if !spec.mask.causal && config.flag("is_causal")? {
-            bail!("{}", config.invalid("is_causal", true, "false, since this model type is bidirectional"));
-        }
-        match &spec.positions {
-            Positions::Learned(numbering) if spec.max_length() == 0 => {
-                let expected = format!("more than \"pad_token_id\" + 1, which is {}", numbering.first());
-                bail!("{}", config.invalid(self.keys.max_positions, spec.max_positions, &expected))
-            }
-            Positions::Rotary(_) if !spec.qk_head_dim.is_multiple_of(2) => bail!(
-                "{}: rotary embeddings need an even head size, found {}",
-                config.path().display(),
-                spec.qk_head_dim
-            ),
-            Positions::Rotary(rotary) => {
-                let all = [Some(&rotary.frequencies), rotary.local.as_ref()];
-                let pairs = rotary.rotated_dims.unwrap_or(spec.qk_head_dim) / 2;
-                all.into_iter()
-                    .flatten()
-                    .try_for_each(|frequencies| check_factors(config, frequencies, pairs))
-            }
-            _ => Ok(()),
-        }
-    }
 }
 
-/// Checks that LongRoPE has a factor for each pair of dimensions.
-fn check_factors(config: &Config, frequencies: &Frequencies, pairs: usize) -> Result<()> {
-    let RotaryScaling::LongRope { short_factors, long_factors, .. } = &frequencies.scaling else {
-        return Ok(());
-    };
-    for (key, factors) in [("short_factor", short_factors), ("long_factor", long_factors)] {
-        if factors.len() != pairs {
-            let found = format!("a list of {}", factors.len());
-            bail!(
-                "{}",
-                config.invalid(key, found, &format!("one factor for each of {pairs} pairs of dimensions"))
-            )
+/// The error about a config of a type that no family has.
+fn unknown_type(config: &Config, model_type: &str) -> Error {
+    let mut known: Vec<&str> = Vec::new();
+    for model_type in FAMILIES.iter().flat_map(|family| family.model_types) {
+        if !known.contains(model_type) {
+            known.push(model_type);
         }
     }
-    Ok(())
-}
-
-/// Fails if a config rotates only a part of each head.
-fn refuse_fraction(config: &Config, key: &str) -> Result<()> {
-    match config.number(key, 1.0)? {
-        1.0 => Ok(()),
-        fraction => {
-            let expected = "1, since partial rotary embeddings are not supported for this model type";
-            bail!("{}", config.invalid(key, fraction, expected))
-        }
+    let all = known.join(", ");
+    let start = format!("{}: model type {model_type:?} is not supported", config.path().display());
+    if let Some(kind) = unsupported::kind_of(model_type) {
+        return anyhow!("{start}: it is {kind}; supported encoders: {all}");
+    }
+    let similarity = |name: &str| strsim::normalized_damerau_levenshtein(name, model_type);
+    let closest = known.iter().max_by(|a, b| similarity(a).total_cmp(&similarity(b)));
+    match closest.filter(|name| similarity(name) >= MIN_SIMILARITY) {
+        Some(name) => anyhow!("{start}; did you mean {name}? (supported encoders: {all})"),
+        None => anyhow!("{start}; supported encoders: {all}"),
     }
 }
 
@@ -381,192 +295,5 @@ fn flag(config: &Config, key: Option<&str>, default: bool) -> Result<bool> {
     match key {
         Some(key) => config.flag_or(key, default),
         None => Ok(default),
-    }
-}
-
-/// Rotary embeddings; the thetas are defaults.
-fn rotary(
-    config: &Config,
-    keys: &ConfigKeys,
-    layout: RotaryLayout,
-    theta: f64,
-    local: Option<LocalRotary>,
-) -> Result<Rotary> {
-    // transformers prefers the older name where both are present.
-    let parameters = match config.object("rope_scaling")?.filter(|scaling| !scaling.fields().is_empty()) {
-        Some(parameters) => Some(parameters),
-        None => config.object("rope_parameters")?,
-    };
-    const LOCAL: &str = "sliding_attention";
-    let frequencies = |layer_type: &str, key: &str, theta: f64| -> Result<Frequencies> {
-        // One set of parameters for each type of layer, or one for all.
-        let parameters = match &parameters {
-            Some(all) if all.has("full_attention") || all.has(LOCAL) => all.object(layer_type)?,
-            _ if layer_type == LOCAL && !local.is_some_and(|local| local.shares_scaling) => None,
-            all => all.clone(),
-        };
-        let (object, key) = match parameters.as_ref().filter(|parameters| parameters.has("rope_theta")) {
-            Some(parameters) => (parameters, "rope_theta"),
-            None => (config, key),
-        };
-        let theta = object.number(key, theta)?;
-        if theta <= 1.0 {
-            bail!("{}", object.invalid(key, theta, "more than 1"));
-        }
-        let scaling = match &parameters {
-            Some(parameters) => Scaling { config, max_positions: keys.max_positions, parameters }.read()?,
-            None => RotaryScaling::None,
-        };
-        Ok(Frequencies { theta, scaling })
-    };
-    Ok(Rotary {
-        frequencies: frequencies("full_attention", keys.rope_theta, theta)?,
-        local: (local.as_ref()).map(|local| frequencies(LOCAL, local.theta_key, local.theta)).transpose()?,
-        layout,
-        rotate_values: config.flag("rotary_value")?,
-        stored_table: false,
-        rotated_dims: None,
-    })
-}
-
-/// The parameters of a scaling of rotary frequencies.
-struct Scaling<'a> {
-    /// The config, and its key for the number of positions.
-    config: &'a Config,
-    max_positions: &'static str,
-    /// `rope_scaling` of the config, or an object in it for a type of layer.
-    parameters: &'a Config,
-}
-
-impl Scaling<'_> {
-    fn read(&self) -> Result<RotaryScaling> {
-        let parameters = self.parameters;
-        let key = if parameters.has("rope_type") { "rope_type" } else { "type" };
-        let kind = parameters.string(key)?.unwrap_or("default");
-        self.check_rotates_all(kind)?;
-        let factor = || parameters.required_number("factor");
-        Ok(match kind {
-            "default" => RotaryScaling::None,
-            "dynamic" => RotaryScaling::Dynamic {
-                factor: factor()?,
-                original_max_positions: self.config.required_number(self.max_positions)?,
-            },
-            "linear" => RotaryScaling::Linear { factor: factor()? },
-            "ntk" if parameters.has("mixed_b") => {
-                let expected = "no such field, since it is not supported";
-                bail!("{}", parameters.invalid("mixed_b", "a number", expected))
-            }
-            "ntk" => RotaryScaling::Ntk { factor: factor()? },
-            "llama3" => {
-                let factor = factor()?;
-                let low_freq_factor = parameters.required_number("low_freq_factor")?;
-                let high_freq_factor = parameters.required_number("high_freq_factor")?;
-                if high_freq_factor <= low_freq_factor {
-                    let expected = "more than \"low_freq_factor\"";
-                    bail!("{}", parameters.invalid("high_freq_factor", high_freq_factor, expected))
-                }
-                let original_max_positions = self.original_max_positions()?;
-                RotaryScaling::NtkByParts {
-                    factor,
-                    low_freq_factor,
-                    high_freq_factor,
-                    original_max_positions,
-                }
-            }
-            "yarn" => {
-                let factor = self.factor_or_ratio(true)?;
-                RotaryScaling::Yarn {
-                    factor,
-                    beta_fast: parameters.number("beta_fast", 32.0)?,
-                    beta_slow: parameters.number("beta_slow", 1.0)?,
-                    original_max_positions: self.original_max_positions()?,
-                    attention_factor: self.yarn_attention_factor(factor)?,
-                    truncate: parameters.flag_or("truncate", true)?,
-                }
-            }
-            "longrope" => self.long_rope()?,
-            other => {
-                let expected = "default, linear, dynamic, ntk, llama3, yarn or longrope";
-                bail!("{}", parameters.invalid(key, format!("{other:?}"), expected))
-            }
-        })
-    }
-
-    /// Fails if frequencies are scaled and only a part of each head is rotated. transformers rotates whole heads in the classes of the
-    /// encoders that are supported, whatever the field says, and fails with scaled frequencies.
-    fn check_rotates_all(&self, kind: &str) -> Result<()> {
-        const KEY: &str = "partial_rotary_factor";
-        for object in [self.config, self.parameters] {
-            let fraction = object.number(KEY, 1.0)?;
-            if fraction != 1.0 && kind != "default" {
-                let expected =
-                    "1, since frequencies are scaled, which is not supported for a part of each head";
-                bail!("{}", object.invalid(KEY, fraction, expected));
-            }
-        }
-        Ok(())
-    }
-
-    /// The length of the original context in tokens.
-    fn original_max_positions(&self) -> Result<f64> {
-        const KEY: &str = "original_max_position_embeddings";
-        match [self.config, self.parameters].into_iter().find(|object| object.has(KEY)) {
-            Some(object) => object.required_number(KEY),
-            None => self.config.required_number(self.max_positions),
-        }
-    }
-
-    /// The factor; where it is null, or absent and not `is_required`, the ratio of the context to the original one.
-    fn factor_or_ratio(&self, is_required: bool) -> Result<f64> {
-        const KEY: &str = "factor";
-        if self.parameters.has(KEY) || is_required && !self.parameters.fields().contains_key(KEY) {
-            return self.parameters.required_number(KEY);
-        }
-        Ok(self.config.required_number(self.max_positions)? / self.original_max_positions()?)
-    }
-
-    /// The factor of YaRN on sines and cosines, from `attention_factor`, else from `mscale` and `mscale_all_dim`, else from the factor.
-    fn yarn_attention_factor(&self, factor: f64) -> Result<f64> {
-        let parameters = self.parameters;
-        if parameters.has("attention_factor") {
-            return parameters.required_number("attention_factor");
-        }
-        let scale = |mscale: f64| if factor <= 1.0 { 1.0 } else { 0.1 * mscale * factor.ln() + 1.0 };
-        let [over, under] = ["mscale", "mscale_all_dim"].map(|key| parameters.optional_number(key));
-        // 0 counts as absent.
-        Ok(match (over?.filter(|x| *x != 0.0), under?.filter(|x| *x != 0.0)) {
-            (Some(over), Some(under)) => scale(over) / scale(under),
-            _ => scale(1.0),
-        })
-    }
-
-    /// LongRoPE: a factor for each pair.
-    fn long_rope(&self) -> Result<RotaryScaling> {
-        let (parameters, original_max_positions) = (self.parameters, self.original_max_positions()?);
-        let factors = |key: &str| -> Result<Vec<f64>> {
-            let value = parameters.get(key);
-            let list = value.and_then(Value::as_array).and_then(|list| {
-                list.iter().map(|x| x.as_f64().filter(|x| x.is_finite() && *x > 0.0)).collect()
-            });
-            match list {
-                Some(list) => Ok(list),
-                None => {
-                    let expected = "a list of positive numbers, one for each pair of dimensions of a head";
-                    bail!("{}", parameters.invalid(key, value.unwrap_or(&Value::Null), expected))
-                }
-            }
-        };
-        let attention_factor = if parameters.has("attention_factor") {
-            parameters.required_number("attention_factor")?
-        } else {
-            let factor = self.factor_or_ratio(false)?;
-            if factor <= 1.0 { 1.0 } else { (1.0 + factor.ln() / original_max_positions.ln()).sqrt() }
-        };
-        Ok(RotaryScaling::LongRope {
-            short_factors: factors("short_factor")?,
-            long_factors: factors("long_factor")?,
-            original_max_positions,
-            attention_factor,
-        })
     }
 }

@@ -1,25 +1,22 @@
-//! The answer to the body of a route: parse, ask, render. The only file that knows both the schemas and the models.
+//! The answer to the body of a route: parse, ask, render. Nothing else knows both the schemas and the models.
+//!
+//! `about`: answers about the models. `tokens`: answers of the tokenizer alone.
 
-use std::ops::Range;
+mod about;
+mod tokens;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use chrono::DateTime;
-
 use super::admission::Admitted;
 use super::kind::Kind;
-use super::models::{Capability, Facts, Model};
+use super::models::Capability;
 use super::route::{Matched, Route};
 use super::schema::tasks::{self, TaskRoute};
-use super::schema::{
-    Decode, Embed, Fault, FaultKind, Predict, Rerank, Schema, SentenceSimilarity, Tokenize, ollama, openai,
-    rerank, tei,
-};
+use super::schema::{Embed, Fault, Predict, Rerank, Schema, SentenceSimilarity, ollama, openai, rerank, tei};
 use super::service::{Job, Reply, Service, Texts};
-use crate::engine::{CallTimes, TOKENIZER_BYTES_PER_TEXT_BYTE};
+use crate::engine::CallTimes;
 use crate::rows::ContentType;
-use crate::task::PromptChoice;
-use crate::text::{OnLong, TokenIds, Tokenizer};
 
 /// Maximum bytes of a body that is parsed on the thread of all connections.
 const PARSED_BYTES: usize = 1 << 15;
@@ -359,164 +356,8 @@ impl Service {
         let ignored = std::mem::take(&mut job.ignored);
         Ok(Response { reply: self.ask(job, body).await?, ignored })
     }
-
-    async fn answer_tokenize(&self, admitted: &mut Admitted, call: Tokenize) -> Result<Response, Fault> {
-        let Tokenize { inputs, model, prompt_name, add_special_tokens, ignored } = call;
-        // Whole texts are tokenized at once, and each token is an object of the answer.
-        let bytes: usize = inputs.values.iter().map(String::len).sum();
-        admitted.grow((bytes * TOKENIZER_BYTES_PER_TEXT_BYTE) as u64)?;
-        let model = self.models.select(model.as_deref(), Capability::Any)?;
-        let prompt = model.prompt(prompt_name.map(PromptChoice::Name).as_ref())?;
-        let kind = model.kind.clone();
-        let body = self.run(move || {
-            let task = kind.task();
-            let tokenizer = task.tokenizer();
-            let mut texts = Vec::with_capacity(inputs.values.len());
-            for (index, text) in inputs.values.iter().enumerate() {
-                let text = format!("{}{text}", prompt.as_deref().unwrap_or_default());
-                let tokens = tokenizer.encode_with_offsets(&text).map_err(|error| {
-                    let name = inputs.name(index);
-                    Fault::of(FaultKind::Text, name.clone(), format!("{name} cannot be tokenized ({error})"))
-                })?;
-                texts.push(tokens_of(tokenizer, &text, &tokens, add_special_tokens));
-            }
-            Ok(tei::tokenize_answer(&texts))
-        });
-        Ok(Response { ignored, ..Response::plain(body.await?) })
-    }
-
-    async fn answer_decode(&self, call: Decode) -> Result<Response, Fault> {
-        let Decode { ids, model, skip_special_tokens, ignored } = call;
-        let kind = self.models.select(model.as_deref(), Capability::Any)?.kind.clone();
-        let body = self.run(move || {
-            let task = kind.task();
-            let decode = |ids: &Vec<u32>| task.tokenizer().decode_all(ids, skip_special_tokens);
-            Ok(tei::decode_answer(&ids.values.iter().map(decode).collect::<Vec<_>>()))
-        });
-        Ok(Response { ignored, ..Response::plain(body.await?) })
-    }
-
-    fn info(&self, limits: &Limits) -> Vec<u8> {
-        let model = self.models.first();
-        let labels = model.kind.labels();
-        let model_type = match &model.kind {
-            Kind::Vectors(_) => tei::InfoModelType::Embedding { pooling: &model.facts.pooling },
-            Kind::CrossEncoder(_) => tei::InfoModelType::Reranker(&labels),
-            Kind::Classifier(_) => tei::InfoModelType::Classifier(&labels),
-            Kind::Tagger(_) => tei::InfoModelType::Tagger(&labels),
-            Kind::MaskFiller(_) => tei::InfoModelType::MaskFiller {},
-            Kind::Answerer(_) => tei::InfoModelType::Answerer {},
-        };
-        let info = tei::Info {
-            model_id: &model.id,
-            model_sha: None,
-            model_dtype: model.facts.dtype,
-            served_model_name: &model.name,
-            model_type,
-            max_concurrent_requests: limits.concurrent_requests,
-            max_input_length: model.facts.max_length,
-            max_batch_tokens: model.workload.batch_tokens,
-            max_batch_requests: None,
-            max_client_batch_size: limits.client_batch_size,
-            auto_truncate: self.defaults.on_long == OnLong::Truncate,
-            tokenization_workers: limits.threads,
-            version: env!("CARGO_PKG_VERSION"),
-            sha: Some(env!("SCONCE_COMMIT")),
-            docker_label: None,
-        };
-        info.body()
-    }
-
-    fn openai_models(&self) -> Vec<u8> {
-        let models: Vec<openai::ListedModel> = self.models.all.iter().map(listed).collect();
-        openai::models_answer(&models)
-    }
-
-    fn openai_model(&self, name: &str) -> Result<Response, Fault> {
-        let model = self.models.named(name).ok_or_else(|| self.models.unknown(name))?;
-        Ok(Response::plain(openai::model_answer(&listed(model))))
-    }
-
-    fn ollama_tags(&self) -> Vec<u8> {
-        let described: Vec<Described> = self.models.all.iter().map(Described::of).collect();
-        let models: Vec<ollama::TaggedModel> = described.iter().map(Described::tagged).collect();
-        ollama::tags_answer(&models)
-    }
-
-    async fn ollama_show(&self, body: &Arc<Vec<u8>>) -> Result<Response, Fault> {
-        let model = match self.parse(body, ollama::show).await? {
-            Some(name) => self.models.named(&name).ok_or_else(|| self.models.unknown(&name))?,
-            None => self.models.first(),
-        };
-        Ok(Response::plain(ollama::show_answer(&Described::of(model).tagged())))
-    }
 }
 
 fn nanoseconds(duration: Duration) -> u64 {
     duration.as_nanos().try_into().unwrap_or(u64::MAX)
-}
-
-fn listed(model: &Model) -> openai::ListedModel<'_> {
-    openai::ListedModel { id: &model.name, created: model.facts.loaded_at }
-}
-
-/// What Ollama says of a model, as strings.
-struct Described<'a> {
-    model: &'a Model,
-    modified_at: String,
-    parameter_size: String,
-    quantization_level: String,
-}
-
-impl<'a> Described<'a> {
-    fn of(model: &'a Model) -> Self {
-        let Facts { dtype, parameters, loaded_at, .. } = &model.facts;
-        Described {
-            model,
-            modified_at: DateTime::from_timestamp(*loaded_at as i64, 0).unwrap_or_default().to_rfc3339(),
-            parameter_size: format!("{:.1}M", *parameters as f64 / 1e6),
-            quantization_level: dtype.to_uppercase(),
-        }
-    }
-
-    fn tagged(&self) -> ollama::TaggedModel<'_> {
-        let facts = &self.model.facts;
-        ollama::TaggedModel {
-            name: &self.model.name,
-            modified_at: &self.modified_at,
-            size: 4 * facts.parameters as u64,
-            digest: "",
-            family: &facts.family,
-            parameter_size: &self.parameter_size,
-            quantization_level: &self.quantization_level,
-            dimensions: facts.dimensions,
-            max_length: facts.max_length,
-        }
-    }
-}
-
-/// The tokens of a text for `/tokenize`.
-fn tokens_of(
-    tokenizer: &Tokenizer,
-    text: &str,
-    (tokens, offsets): &(TokenIds, Vec<Option<Range<usize>>>),
-    special: bool,
-) -> Vec<tei::TextToken> {
-    let token = |(&id, range): (&u32, &Option<Range<usize>>)| match range {
-        Some(range) => Some(tei::TextToken {
-            id,
-            text: text.get(range.clone()).unwrap_or_default().to_owned(),
-            special: false,
-            start: Some(range.start),
-            stop: Some(range.end),
-        }),
-        None => special.then(|| tei::TextToken {
-            id,
-            text: tokenizer.token(id).unwrap_or_default(),
-            special: true,
-            start: None,
-            stop: None,
-        }),
-    };
-    tokens.ids.iter().zip(offsets).filter_map(token).collect()
 }

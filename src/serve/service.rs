@@ -1,7 +1,11 @@
 //! From a call to an answer: which model, which texts with which choices, and what its rows are. It knows the calls of the schemas, but
 //! neither bodies nor HTTP.
+//!
+//! `job`: the texts of a request. `texts`: what they have become.
 
-use std::borrow::Cow;
+mod job;
+mod texts;
+
 use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,18 +17,14 @@ use super::kind::Kind;
 use super::models::{Capability, Model, Models};
 use super::schema::tasks::{TaskCall, TaskRoute, TaskRouteOptions};
 use super::schema::{
-    Embed, Fault, FaultKind, OneOrMany, Predict, Rerank, SentenceSimilarity, TextAndPair, TextOptions,
-    Truncated,
+    Embed, Fault, FaultKind, Predict, Rerank, SentenceSimilarity, TextAndPair, TextOptions, Truncated,
 };
-use crate::engine::{
-    Answered, Call, CallTimes, EncodedText, OwnedInput, Queue, RowOptions, TOKENIZER_BYTES_PER_TEXT_BYTE,
-    TextError, TextFault,
-};
-use crate::formats::write_json_rows;
-use crate::neighbours::{SparseVector, descending};
-use crate::rows::{Content, ContentType, LabelScore, Row, VectorValues};
-use crate::task::{ModelTask, TextEncoder};
+use crate::engine::{Answered, Call, CallTimes, OwnedInput, Queue, RowOptions, TextError, TextFault};
 use crate::text::{OnLong, Role};
+use job::Names;
+
+pub(super) use job::Job;
+pub(super) use texts::Texts;
 
 /// What a request does not choose.
 #[derive(Debug, Clone, Copy)]
@@ -42,116 +42,6 @@ pub(super) struct Service {
     pub defaults: Defaults,
 }
 
-/// The texts of a request with what becomes of them.
-pub(super) struct Job<'a> {
-    /// The model that encodes them.
-    pub model: &'a Model,
-    call: Call,
-    /// Bytes of what a row holds, or of what it holds for one token or mask.
-    row_bytes: usize,
-    /// Tokens that the windows of a text over the limit share. `None`: it has one window, whose other tokens are truncated.
-    stride: Option<usize>,
-    /// What messages call the texts.
-    names: Names,
-    /// Names of ignored fields of the request.
-    pub ignored: Vec<String>,
-}
-
-/// Bytes of an element of an answer: as `f32`, and as text.
-const BYTES_PER_ELEMENT: usize = 4 + 13;
-
-impl Job<'_> {
-    /// An estimate of the memory in which whole texts are tokenized, in bytes. Other texts are tokenized in pieces.
-    pub(super) fn tokenizer_bytes(&self) -> u64 {
-        let is_aligned = matches!(self.model.kind, Kind::Tagger(_) | Kind::Answerer(_));
-        let is_whole = |input: &&OwnedInput| is_aligned || input.on_long == Some(OnLong::Mean);
-        let whole = self.call.inputs.iter().filter(is_whole);
-        (whole.map(OwnedInput::bytes).max().unwrap_or(0) * TOKENIZER_BYTES_PER_TEXT_BYTE) as u64
-    }
-
-    /// An estimate of the memory of the answer, in bytes.
-    pub(super) fn answer_bytes(&self) -> u64 {
-        let Model { facts, workload, kind, .. } = self.model;
-        let is_per_token = self.call.inputs.iter().any(|input| input.per_token);
-        let row_bytes = if is_per_token { size_of::<f32>() * facts.hidden_size } else { self.row_bytes };
-        let max_length = workload.max_length;
-        let mask = kind.mask().unwrap_or_default();
-        let parts = |input: &OwnedInput| match kind {
-            Kind::Tagger(_) => {
-                (self.windows(input) - 1).saturating_mul(max_length) + tokens(input).min(max_length)
-            }
-            Kind::MaskFiller(_) => occurrences(input, &mask).min(max_length),
-            Kind::Answerer(_) => self.windows(input),
-            _ if is_per_token || workload.is_per_token => tokens(input).min(max_length),
-            _ => 1,
-        };
-        let parts = self.call.inputs.iter().map(parts).fold(0, usize::saturating_add);
-        let bytes = match kind {
-            // What a row holds, and about the same as text.
-            Kind::Tagger(_) | Kind::MaskFiller(_) | Kind::Answerer(_) => row_bytes.saturating_mul(2),
-            _ => row_bytes / size_of::<f32>() * BYTES_PER_ELEMENT,
-        };
-        parts.saturating_mul(bytes) as u64
-    }
-
-    /// An estimate of the number of windows of a text, with two bytes for each token of its question.
-    fn windows(&self, input: &OwnedInput) -> usize {
-        let Some(stride) = self.stride else { return 1 };
-        let question = input.query.as_ref().map_or(0, |question| question.len() / 2);
-        let shared = stride.saturating_add(question + MAX_SPECIAL_TOKENS);
-        tokens(input) / self.model.workload.max_length.saturating_sub(shared).max(1) + 1
-    }
-}
-
-/// Special tokens around a question and a text.
-const MAX_SPECIAL_TOKENS: usize = 4;
-
-/// An estimate of the tokens of a text, with four bytes for each.
-fn tokens(input: &OwnedInput) -> usize {
-    input.bytes() / 4 + 2
-}
-
-/// What messages call the texts and the options of a job.
-#[derive(Debug, Clone)]
-struct Names {
-    field: OneOrMany<()>,
-    /// The name of the first text, which is not in the field.
-    first: Option<&'static str>,
-    /// Whether options are those of a command, in a field of their own.
-    has_options: bool,
-}
-
-impl Names {
-    fn of<T>(values: &OneOrMany<T>, first: Option<&'static str>) -> Self {
-        Names { field: values.without_values(), first, has_options: false }
-    }
-
-    /// The field of an option of rows.
-    fn option(&self, option: &str) -> String {
-        match (option, self.has_options) {
-            ("raw", false) => "raw_scores".into(),
-            ("dtype", true) => "options.output_dtype".into(),
-            (option, true) => format!("options.{option}"),
-            (option, false) => option.into(),
-        }
-    }
-
-    fn name(&self, index: usize) -> String {
-        match self.first {
-            Some(first) if index == 0 => first.into(),
-            Some(_) => self.field.name(index - 1),
-            None => self.field.name(index),
-        }
-    }
-}
-
-/// The texts of a call that was answered.
-pub(super) struct Texts {
-    texts: Vec<EncodedText>,
-    /// The index of the first text in the list of the request: 1 if there is a query before it.
-    offset: usize,
-}
-
 /// A body, and what headers and metrics say of its call.
 pub(super) struct Reply {
     pub body: Vec<u8>,
@@ -166,136 +56,6 @@ pub(super) struct Reply {
     /// Whether a GPU encoded them.
     pub is_gpu: bool,
     pub times: CallTimes,
-}
-
-impl Texts {
-    /// Encoded tokens of all texts.
-    pub(super) fn tokens(&self) -> usize {
-        self.texts.iter().map(|text| text.tokens).sum()
-    }
-
-    /// The texts that were truncated, by their index in the request. A query has the index after those of the documents.
-    pub(super) fn truncated(&self) -> Vec<Truncated> {
-        let of_text = |(index, text): (usize, &EncodedText)| {
-            let index = index.checked_sub(self.offset).unwrap_or(self.texts.len() - self.offset);
-            let tokens = text.tokens + text.truncated_tokens;
-            (text.truncated_tokens > 0).then_some(Truncated { index, tokens, kept: text.tokens })
-        };
-        self.texts.iter().enumerate().filter_map(of_text).collect()
-    }
-
-    /// The rows of a command as a JSON array: of the best labels `top_k` only, and with `ranked` the best rows only, sorted; 0: all.
-    pub(super) fn write_rows(
-        &self,
-        content: &ContentType,
-        top_k: Option<usize>,
-        ranked: bool,
-        bytes: &mut Vec<u8>,
-    ) {
-        let mut contents: Vec<Cow<Content>> = self.contents().map(Cow::Borrowed).collect();
-        let mut order: Vec<usize> = (0..contents.len()).collect();
-        let kept = match top_k {
-            Some(0) => usize::MAX,
-            top_k => top_k.unwrap_or(1),
-        };
-        if let ContentType::Labels = content {
-            for content in &mut contents {
-                if let Content::Labels(labels) = content.to_mut() {
-                    labels.truncate(kept);
-                }
-            }
-        }
-        if ranked {
-            let score = |content: &Content| match content {
-                Content::Score { score, .. } => *score,
-                _ => 0.0,
-            };
-            order.sort_by_key(|&text| descending(score(&contents[text])));
-            order.truncate(kept);
-            for (place, &text) in order.iter().enumerate() {
-                if let Content::Score { rank, .. } = contents[text].to_mut() {
-                    *rank = Some(place as u64);
-                }
-            }
-        }
-        let row = |&index: &usize| Row {
-            index: index as u64,
-            id: None,
-            chunk: None,
-            tokens: self.texts[index].tokens,
-            truncated: self.texts[index].truncated_tokens > 0,
-            kept: &[],
-            content: &contents[index],
-        };
-        let rows: Vec<Row> = order.iter().map(row).collect();
-        write_json_rows(&rows, content, bytes);
-    }
-
-    /// What each text has become. Without chunks and with one query, a text has one row.
-    fn contents(&self) -> impl Iterator<Item = &Content> {
-        self.texts.iter().filter_map(|text| text.rows().first().map(|row| &row.content))
-    }
-
-    /// Encoded tokens of each text.
-    pub(super) fn token_counts(&self) -> impl Iterator<Item = usize> {
-        self.texts.iter().map(|text| text.tokens)
-    }
-
-    /// The dense vector of each text, or those of its tokens, concatenated.
-    pub(super) fn dense(&self) -> Vec<&[f32]> {
-        self.contents().filter_map(dense).collect()
-    }
-
-    /// The sparse vector of each text.
-    pub(super) fn sparse(&self) -> Vec<&SparseVector> {
-        let vectors = self.contents().filter_map(|content| match content {
-            Content::Sparse(vector) => Some(&**vector),
-            _ => None,
-        });
-        vectors.collect()
-    }
-
-    /// The labels of each text, best first.
-    pub(super) fn labels(&self) -> Vec<&[LabelScore]> {
-        let labels = self.contents().filter_map(|content| match content {
-            Content::Labels(labels) => Some(&labels[..]),
-            _ => None,
-        });
-        labels.collect()
-    }
-
-    /// The score of each document: that of a cross-encoder, or its similarity with the first text.
-    pub(super) fn scores(&self, encoder: Option<&TextEncoder>) -> Result<Vec<f32>, Fault> {
-        let Some(encoder) = encoder else {
-            let scores = self.contents().filter_map(|content| match content {
-                Content::Score { score, .. } => Some(*score),
-                _ => None,
-            });
-            return Ok(scores.collect());
-        };
-        let content = encoder.content();
-        let mut vectors = self.contents().filter_map(|row| row.encoded(&content));
-        let Some(first) = vectors.next() else { return Ok(Vec::new()) };
-        let first =
-            encoder.compared(first).map_err(|error| Fault::new(FaultKind::Invalid, format!("{error:#}")))?;
-        Ok(vectors.filter_map(|vector| first.score(&vector)).collect())
-    }
-}
-
-/// How often a text and its pair have this string.
-fn occurrences(input: &OwnedInput, of: &str) -> usize {
-    let texts = [Some(&input.text), input.pair.as_ref()];
-    texts.into_iter().flatten().map(|text| text.matches(of).count()).sum()
-}
-
-fn dense(content: &Content) -> Option<&[f32]> {
-    match content {
-        Content::Vector(stored) => match &stored.values {
-            VectorValues::F32(values) => Some(values),
-            VectorValues::F16(_) | VectorValues::Int8(_) => None,
-        },
-        _ => None,
-    }
 }
 
 impl Service {

@@ -1,14 +1,18 @@
 //! A queue with a task whose rows depend on the text alone.
 
+use std::sync::Mutex;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 
 use anyhow::bail;
 
 use super::*;
-use crate::engine::{Engine, MemoryBudget, TextFault, Workload};
+use crate::engine::{
+    EncodedText, Engine, MemoryBudget, RowOptions, Task, TaskInput, TaskRow, TextError, TextFault,
+    TokenizeError, Workload,
+};
 use crate::rows::Content;
-use crate::text::{Sequence, TokenIds};
+use crate::text::{Sequence, TokenIds, TokenizedText};
 
 /// A token is a character, and a row is a number. Some characters fail, or wait.
 struct Letters {

@@ -19,9 +19,15 @@ fn parse(folder: &str) -> Option<(&str, usize)> {
     Some((stem, dimensions)).filter(|_| self::folder(stem, dimensions) == folder)
 }
 
+/// The numbers of dimensions of the first module that has several folders; empty if none has.
+pub(super) fn in_folder(entries: &[Module], model: &Path) -> Vec<usize> {
+    let mut sizes = entries.iter().map(|module| module.dense_sizes(model));
+    sizes.find(|sizes| sizes.len() > 1).unwrap_or_default()
+}
+
 impl Module {
     /// The numbers of dimensions that the model has a folder with a configuration for, in ascending order.
-    pub(super) fn dense_sizes(&self, model: &Path) -> Vec<usize> {
+    fn dense_sizes(&self, model: &Path) -> Vec<usize> {
         let Some((stem, _)) = self.sized_folder() else { return Vec::new() };
         let entries = std::fs::read_dir(model).into_iter().flatten().flatten();
         let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
