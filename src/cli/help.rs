@@ -301,5 +301,8 @@ mod tests {
         for id in named {
             assert!(ids.contains(id), "no argument {id}");
         }
+        for page in command.get_subcommands().filter(|page| !page.is_hide_set()) {
+            assert!(page.get_after_long_help().is_some(), "no examples of {}", page.get_name());
+        }
     }
 }

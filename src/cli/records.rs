@@ -14,7 +14,7 @@ use crate::formats::csv::FieldSyntax;
 use crate::input::{self, Fields, Filter, KeptName, TextFields};
 use crate::job::{Selection, Shard, StartMode};
 use crate::load::ModelOptions;
-use crate::named::names;
+use crate::named::{Named, names};
 use crate::rows::OutputFormat;
 use crate::run::records::{Input, RecordOptions};
 use crate::task::{AMX_TOKENS, CAUSAL_TOKENS, CPU_F32_TOKENS, CPU_TOKENS, MAX_GPU_TOKENS};
@@ -292,18 +292,11 @@ fn set_syntax(sources: &mut [input::Source], args: &RecordArgs) -> Result<()> {
 /// # Errors
 /// [`UsageError`] if the extension is not known.
 fn output_format(format: OrAuto<OutputFormat>, output: Option<&Path>) -> Result<OutputFormat> {
-    use OutputFormat::{Arrow, Csv, Jsonl, Npy, Npz, Parquet, Safetensors};
-    format_of(format, output, Jsonl, |extension| {
-        Some(match extension {
-            "jsonl" | "ndjson" | "" => Jsonl,
-            "csv" => Csv,
-            "npy" => Npy,
-            "npz" => Npz,
-            "parquet" | "pq" => Parquet,
-            "arrow" | "feather" | "ipc" => Arrow,
-            "safetensors" => Safetensors,
-            _ => return None,
-        })
+    format_of(format, output, OutputFormat::Jsonl, |extension| match extension {
+        "ndjson" | "" => Some(OutputFormat::Jsonl),
+        "pq" => Some(OutputFormat::Parquet),
+        "feather" | "ipc" => Some(OutputFormat::Arrow),
+        name => OutputFormat::from_name(name),
     })
 }
 

@@ -14,8 +14,7 @@
 //! [`Writer::finish`] gives the complete file its final name, and [`Writer::checkpoint`] makes the rows so far durable; how, and what is
 //! beside the file, is in [`store`](crate::store).
 //!
-//! To add a format: a folder; for writing, a `RowEncoder` in it, a variant of [`OutputFormat`](crate::rows::OutputFormat), and an arm in
-//! `writer.rs`.
+//! To add a format: see CONTRIBUTING.md.
 
 mod array;
 pub mod arrow;

@@ -43,7 +43,10 @@ names!(Format {
 impl Format {
     /// Whether the format has bytes that are not text.
     pub fn is_binary(self) -> bool {
-        matches!(self, Format::Parquet | Format::Arrow)
+        match self {
+            Format::Parquet | Format::Arrow => true,
+            Format::Lines | Format::Jsonl | Format::Csv | Format::Tsv | Format::Files => false,
+        }
     }
 
     /// Whether the fields of a record are separated by a delimiter.
@@ -62,12 +65,18 @@ impl Format {
 
     /// Whether a file names its columns before its first row.
     pub(super) fn has_header(self) -> bool {
-        matches!(self, Format::Csv | Format::Tsv | Format::Parquet | Format::Arrow)
+        match self {
+            Format::Csv | Format::Tsv | Format::Parquet | Format::Arrow => true,
+            Format::Lines | Format::Jsonl | Format::Files => false,
+        }
     }
 
     /// Whether records have named fields.
     pub fn has_fields(self) -> bool {
-        !matches!(self, Format::Lines | Format::Files)
+        match self {
+            Format::Jsonl | Format::Csv | Format::Tsv | Format::Parquet | Format::Arrow => true,
+            Format::Lines | Format::Files => false,
+        }
     }
 
     /// The format of files with this extension (in lower case, without the extension of the compression). `None` for

@@ -44,12 +44,22 @@ impl OutputFormat {
 
     /// Whether all rows have the same columns, which are then inferred from the first records.
     pub fn has_fixed_columns(self) -> bool {
-        matches!(self, OutputFormat::Csv | OutputFormat::Parquet | OutputFormat::Arrow)
+        match self {
+            OutputFormat::Csv | OutputFormat::Parquet | OutputFormat::Arrow => true,
+            OutputFormat::Jsonl | OutputFormat::Npy | OutputFormat::Npz | OutputFormat::Safetensors => false,
+        }
     }
 
     /// Whether columns have types, which are then inferred from the first records.
     pub fn has_typed_columns(self) -> bool {
-        matches!(self, OutputFormat::Parquet | OutputFormat::Arrow)
+        match self {
+            OutputFormat::Parquet | OutputFormat::Arrow => true,
+            OutputFormat::Jsonl
+            | OutputFormat::Csv
+            | OutputFormat::Npy
+            | OutputFormat::Npz
+            | OutputFormat::Safetensors => false,
+        }
     }
 }
 
