@@ -10,7 +10,8 @@ mod cuda;
 
 fn main() {
     cuda::main();
-    // Relocations of a position-independent executable would take 2 MB of the binary, and 1.4 MB of memory of each process.
+    // Relocations of a position-independent executable would take 2 MB of the binary, and 1.4 MB of memory of
+    // each process.
     if env::var("CARGO_CFG_TARGET_OS").as_deref() == Ok("linux")
         && env::var("CARGO_CFG_TARGET_ENV").as_deref() == Ok("gnu")
     {
@@ -29,8 +30,9 @@ fn commit() -> String {
     commit.filter(|commit| !commit.is_empty()).unwrap_or_else(|| "unknown".into())
 }
 
-/// A hash of what a build is made from: the sources, the versions of the dependencies, the compiler, and what it compiles for. It is
-/// the same wherever the same is built, from a clone or from a package, and tells builds of one release apart.
+/// A hash of what a build is made from: the sources, the versions of the dependencies, the compiler, and what
+/// it compiles for. It is the same wherever the same is built, from a clone or from a package, and tells
+/// builds of one release apart.
 fn identity() -> u64 {
     let mut hash = Fnv::new();
     let mut files = vec![PathBuf::from("Cargo.lock")];

@@ -1,8 +1,8 @@
-//! The latency of a call of the library that embeds one text, one call after another: what `scripts/bench/serve.py` compares the latency of
-//! an idle server with.
+//! The latency of a call of the library that embeds one text, one call after another: what
+//! `scripts/bench/serve.py` compares the latency of an idle server with.
 //!
-//! `cargo bench --bench latency -- FILE.txt SECONDS [MODEL]` embeds the lines of FILE, again and again. Prints the 50th and the 99th
-//! percentile in microseconds.
+//! `cargo bench --bench latency -- FILE.txt SECONDS [MODEL]` embeds the lines of FILE, again and again.
+//! Prints the 50th and the 99th percentile in microseconds.
 
 use std::env;
 use std::fs;

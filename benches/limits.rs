@@ -1,10 +1,11 @@
-//! GEMM and whole encoders against the peak of the machine: the rate of the same instructions on registers alone, in
-//! every GEMM type. The latency of one short sequence, against the time to read the weights from memory; one long sequence; and all
-//! threads against one.
+//! GEMM and whole encoders against the peak of the machine: the rate of the same instructions on registers
+//! alone, in every GEMM type. The latency of one short sequence, against the time to read the weights from
+//! memory; one long sequence; and all threads against one.
 //!
-//! `cargo bench --bench limits [-- [--json] [--threads N]]`; `--json` prints only the peaks, for `scripts/bench/peers.py`.
-//! `SCONCE_ISA` selects the ISA. All threads run at the same time, each on its own data. Figures are the median of
-//! several rounds; shares are of the peak measured right before. Encoders have random weights.
+//! `cargo bench --bench limits [-- [--json] [--threads N]]`; `--json` prints only the peaks, for
+//! `scripts/bench/peers.py`. `SCONCE_ISA` selects the ISA. All threads run at the same time, each on its own
+//! data. Figures are the median of several rounds; shares are of the peak measured right before. Encoders
+//! have random weights.
 #![allow(unsafe_code)]
 
 use std::hint::black_box;
@@ -22,8 +23,8 @@ use sconce::model::families::Family;
 use sconce::nn::cost::{Growth, encoder_work};
 use sconce::nn::{Backend, Encoder, EncoderSpec, RaggedBatch, RandomWeights};
 
-/// Rows, inputs and outputs: the linear layers of MiniLM-L6, BERT base and BERT large, and one layer for a single short
-/// sequence.
+/// Rows, inputs and outputs: the linear layers of MiniLM-L6, BERT base and BERT large, and one layer for a
+/// single short sequence.
 const SHAPES: [(usize, usize, usize); 10] = [
     (512, 384, 384),
     (512, 384, 1536),
@@ -72,7 +73,8 @@ fn main() {
             let bench = Bench::new(isa, gemm_type, rows, inputs, outputs);
             let measure = |_| {
                 let peak = peak(isa, gemm_type, threads);
-                // In a rayon pool of one thread, as in a worker: the conversion of rows uses the current pool.
+                // In a rayon pool of one thread, as in a worker: the conversion of rows uses the current
+                // pool.
                 let rate = total_rate(threads, || thread_pool(1).install(|| bench.rate()));
                 (rate, rate / peak)
             };
@@ -216,8 +218,9 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// The sum of the rates of threads that run at the same time. They are busy before they measure: the scheduler may start two of them on
-/// one core, and moves them apart after some milliseconds, or tenths of a second if the process is new.
+/// The sum of the rates of threads that run at the same time. They are busy before they measure: the
+/// scheduler may start two of them on one core, and moves them apart after some milliseconds, or tenths of a
+/// second if the process is new.
 fn total_rate(threads: usize, rate: impl Fn() -> f64 + Sync) -> f64 {
     static FIRST: Once = Once::new();
     let mut warm_up = Duration::from_millis(20);

@@ -1,8 +1,8 @@
-//! How well reading, tokenizing and writing overlap with the encoder: the time of a whole run after the model is loaded, relative
-//! to the time of the encoder alone for the same batches.
+//! How well reading, tokenizing and writing overlap with the encoder: the time of a whole run after the model
+//! is loaded, relative to the time of the encoder alone for the same batches.
 //!
-//! `cargo bench --bench overlap [-- FILE.txt [ROUNDS]]` embeds the lines of FILE, by default the prose of this repository, with
-//! the default model, which must be in the cache. Prints the median ratio.
+//! `cargo bench --bench overlap [-- FILE.txt [ROUNDS]]` embeds the lines of FILE, by default the prose of
+//! this repository, with the default model, which must be in the cache. Prints the median ratio.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -92,7 +92,8 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// The prose of this repository, line by line, some times over, each time with another word: equal texts are encoded once.
+/// The prose of this repository, line by line, some times over, each time with another word: equal texts are
+/// encoded once.
 fn prose(folder: &Path) -> Result<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut prose = String::new();

@@ -1,4 +1,5 @@
-//! Embeds the lines of a text file into JSON lines, which `sconce search`, [`sconce::VectorFile`] and everything that reads JSON take.
+//! Embeds the lines of a text file into JSON lines, which `sconce search`, [`sconce::VectorFile`] and
+//! everything that reads JSON take.
 //!
 //!     cargo run --release --example embed_file -- texts.txt vectors.jsonl [MODEL]
 
@@ -9,7 +10,8 @@ use std::path::Path;
 
 use sconce::Embedder;
 
-/// Lines that are embedded together: enough to keep all threads busy, and few enough for any file to fit in memory.
+/// Lines that are embedded together: enough to keep all threads busy, and few enough for any file to fit in
+/// memory.
 const LINES: usize = 4096;
 
 fn main() -> Result<(), Box<dyn Error>> {

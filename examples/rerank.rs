@@ -1,5 +1,5 @@
-//! Ranks the lines of a file by a query with a cross-encoder, which reads both together: slower than comparing vectors, and better. Give it
-//! what a search has found.
+//! Ranks the lines of a file by a query with a cross-encoder, which reads both together: slower than
+//! comparing vectors, and better. Give it what a search has found.
 //!
 //!     cargo run --release --example rerank -- hits.txt "how do lamps work" [MODEL]
 

@@ -1,4 +1,5 @@
-//! A tiny search engine over the lines of a file. The first search embeds them into a file beside it, which later ones read.
+//! A tiny search engine over the lines of a file. The first search embeds them into a file beside it, which
+//! later ones read.
 //!
 //!     cargo run --release --example search -- texts.txt "how do lamps work" [MODEL]
 

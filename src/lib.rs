@@ -1,5 +1,6 @@
-//! Sconce turns text into vectors with BERT-style encoders: embedding models, sparse encoders, multi-vector models, rerankers and
-//! classifiers of the Hugging Face Hub, on a CPU or a GPU. This is the library; the command line `sconce` does the same with files.
+//! Sconce turns text into vectors with BERT-style encoders: embedding models, sparse encoders, multi-vector
+//! models, rerankers and classifiers of the Hugging Face Hub, on a CPU or a GPU. This is the library; the
+//! command line `sconce` does the same with files.
 //!
 //! ```
 //! use sconce::Embedder;
@@ -15,13 +16,15 @@
 //! # Ok::<(), sconce::Error>(())
 //! ```
 //!
-//! A model is an id on the hub or a directory. From the hub it is downloaded once, into the cache that all Hugging Face tools share. Pooling,
-//! normalization, prompts and limits are those of the model's files. A vector has the bits that `sconce embed` writes, and does not depend
-//! on the texts that are embedded with it.
+//! A model is an id on the hub or a directory. From the hub it is downloaded once, into the cache that all
+//! Hugging Face tools share. Pooling, normalization, prompts and limits are those of the model's files. A
+//! vector has the bits that `sconce embed` writes, and does not depend on the texts that are embedded with
+//! it.
 //!
 //! # Choices
 //!
-//! [`Model`] has the choices that are the same for every task, [`Embedder::builder`] and [`Reranker::builder`] those of one:
+//! [`Model`] has the choices that are the same for every task, [`Embedder::builder`] and
+//! [`Reranker::builder`] those of one:
 //!
 //! ```
 //! use sconce::{ComputeDtype, Embedder, Model};
@@ -35,7 +38,8 @@
 //!
 //! # Long texts
 //!
-//! A text over the model's limit is truncated, and its result tells by how much. [`OnLong`] has the other ways:
+//! A text over the model's limit is truncated, and its result tells by how much. [`OnLong`] has the other
+//! ways:
 //!
 //! ```
 //! use sconce::{Embedder, ErrorKind, Model, OnLong};
@@ -54,8 +58,9 @@
 //!
 //! # Search
 //!
-//! [`VectorFile`] searches what `sconce embed` has written: exactly, from the disk, without loading it. Queries may need a prompt of their own
-//! or another length, which [`Embedder::embed_queries`] takes from the model's files.
+//! [`VectorFile`] searches what `sconce embed` has written: exactly, from the disk, without loading it.
+//! Queries may need a prompt of their own or another length, which [`Embedder::embed_queries`] takes from the
+//! model's files.
 //!
 //! ```no_run
 //! use sconce::{Embedder, VectorFile};
@@ -81,19 +86,21 @@
 //!
 //! # Errors
 //!
-//! Every function returns the one [`Error`]: a sentence for people, and an [`ErrorKind`] to match, with the index of the text where a text
-//! is the reason.
+//! Every function returns the one [`Error`]: a sentence for people, and an [`ErrorKind`] to match, with the
+//! index of the text where a text is the reason.
 //!
 //! # What it does to a program
 //!
-//! Nothing is printed: what the command line would warn of is in [`Embedder::warnings`]. No signal is handled, and no global pool of
-//! threads is built or used: models are loaded by one pool of Sconce's own, and each encodes on threads of its own, as many as
-//! [`Model::threads`] says. Types can be shared by threads. Files are written in two caches only: that of the hub, and that of packed weights
+//! Nothing is printed: what the command line would warn of is in [`Embedder::warnings`]. No signal is
+//! handled, and no global pool of threads is built or used: models are loaded by one pool of Sconce's own,
+//! and each encodes on threads of its own, as many as [`Model::threads`] says. Types can be shared by
+//! threads. Files are written in two caches only: that of the hub, and that of packed weights
 //! ([`Model::weight_cache`]).
 //!
-//! The allocator is the program's choice. That of glibc returns large blocks to the system at once and gets them again page by page, which
-//! takes a tenth of the time with a small model. The command line has mimalloc, with which a program is as fast as it. While texts are
-//! embedded, it keeps freed memory for 250 ms rather than 10, unless the program or `MIMALLOC_PURGE_DELAY` sets another time:
+//! The allocator is the program's choice. That of glibc returns large blocks to the system at once and gets
+//! them again page by page, which takes a tenth of the time with a small model. The command line has
+//! mimalloc, with which a program is as fast as it. While texts are embedded, it keeps freed memory for 250
+//! ms rather than 10, unless the program or `MIMALLOC_PURGE_DELAY` sets another time:
 //!
 //! ```no_run
 //! #[global_allocator]

@@ -8,14 +8,15 @@ use sconce::job::{EXIT_INTERRUPTED, ExitStatus, Interrupted};
 use sconce::store::ClosedPipe;
 use sconce::sys::terminal;
 
-/// Chosen by measurement: `sconce embed hello` takes half the time that it takes with the allocator of glibc, which asks the
-/// system for memory piece by piece in every thread but the first.
+/// Chosen by measurement: `sconce embed hello` takes half the time that it takes with the allocator of glibc,
+/// which asks the system for memory piece by piece in every thread but the first.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
 // Runs before `main`: Rust's runtime allocates before, too.
 //
-// SAFETY: a constructor must not rely on anything that Rust's runtime sets up before `main`. This one stores a pointer.
+// SAFETY: a constructor must not rely on anything that Rust's runtime sets up before `main`. This one stores
+// a pointer.
 #[cfg(unix)]
 ctor::declarative::ctor! {
     #[ctor(unsafe)]

@@ -1,7 +1,7 @@
 //! Values with names: the choices of command-line options and of file formats.
 
-/// An enum whose values have names. Each name is stated once, where the enum is defined: the command line lists and parses it, and
-/// messages, manifests and metadata use it.
+/// An enum whose values have names. Each name is stated once, where the enum is defined: the command line
+/// lists and parses it, and messages, manifests and metadata use it.
 pub trait Named: Copy + 'static {
     /// All values, in the order in which help lists them.
     const ALL: &'static [Self];
@@ -25,8 +25,8 @@ pub trait Named: Copy + 'static {
     }
 }
 
-/// Implements [`Named`] for an enum by a table of its variants, in the order of [`Named::ALL`]: `Variant => NAME | ALIAS | …`. The
-/// compiler rejects a table that lacks a variant.
+/// Implements [`Named`] for an enum by a table of its variants, in the order of [`Named::ALL`]:
+/// `Variant => NAME | ALIAS | …`. The compiler rejects a table that lacks a variant.
 macro_rules! names {
     ($type:ident { $($variant:ident => $name:tt $(| $alias:literal)*),+ $(,)? }) => {
         impl $crate::named::Named for $type {

@@ -1,17 +1,19 @@
-//! The load generator of `serve.py`, which compiles it with `rustc -O`. It has no dependencies: a thread for each connection, HTTP/1.1 with
-//! keep-alive, bodies from a file.
+//! The load generator of `serve.py`, which compiles it with `rustc -O`. It has no dependencies: a thread for
+//! each connection, HTTP/1.1 with keep-alive, bodies from a file.
 //!
 //! ```text
 //! load ADDRESS PATH BODIES CONNECTIONS SECONDS [RATE|-] [LEAVE_MS]
 //! ```
 //!
-//! `BODIES` has one JSON body per line, sent by POST in this order, again and again; `-`: GET without a body. Without `RATE` each
-//! connection sends its next request when it has an answer (closed loop). With `RATE` requests arrive at random at so many per second,
-//! whatever became of those before (open loop): a latency counts from the arrival, and so includes the time in which all connections
-//! were in use. With `LEAVE_MS`, every second connection closes when an answer takes longer, and connects again.
+//! `BODIES` has one JSON body per line, sent by POST in this order, again and again; `-`: GET without a body.
+//! Without `RATE` each connection sends its next request when it has an answer (closed loop). With `RATE`
+//! requests arrive at random at so many per second, whatever became of those before (open loop): a latency
+//! counts from the arrival, and so includes the time in which all connections were in use. With `LEAVE_MS`,
+//! every second connection closes when an answer takes longer, and connects again.
 //!
-//! Prints a line for each request whose arrival is within `SECONDS`: index of the body, microseconds from the start to its arrival, its
-//! latency in microseconds, and its status; status 0 for a client that left, 1 for a broken connection.
+//! Prints a line for each request whose arrival is within `SECONDS`: index of the body, microseconds from the
+//! start to its arrival, its latency in microseconds, and its status; status 0 for a client that left, 1 for
+//! a broken connection.
 
 use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::net::TcpStream;

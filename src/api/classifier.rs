@@ -40,10 +40,12 @@ pub struct Classification {
 }
 
 impl Classifier {
-    /// Opens a model by its id on the Hugging Face Hub or by its directory, as `sconce classify --model` does.
+    /// Opens a model by its id on the Hugging Face Hub or by its directory, as `sconce classify --model`
+    /// does.
     ///
     /// # Errors
-    /// If there is no such model, it cannot be downloaded, is invalid or no classifier, or a choice contradicts it.
+    /// If there is no such model, it cannot be downloaded, is invalid or no classifier, or a choice
+    /// contradicts it.
     pub fn open(model: impl Into<Model>) -> Result<Self, Error> {
         open(&model.into(), false)
     }
@@ -59,8 +61,8 @@ impl Classifier {
     /// The labels of each text, in the order of the texts.
     ///
     /// # Errors
-    /// For the first text that cannot be encoded, is too long while [`OnLong::Error`] is chosen, or has a score that is NaN or infinite; if
-    /// the device fails.
+    /// For the first text that cannot be encoded, is too long while [`OnLong::Error`] is chosen, or has a
+    /// score that is NaN or infinite; if the device fails.
     pub fn classify<T: AsRef<str>>(&self, texts: &[T]) -> Result<Vec<Classification>, Error> {
         Ok(self.engine.encode(&inputs(texts))?.into_iter().map(of_row).collect())
     }
@@ -70,7 +72,8 @@ impl Classifier {
         self.engine.task().model().tokenizer.max_length()
     }
 
-    /// What the command line would warn of: sentences about what may make labels differ from those that the model's authors intended.
+    /// What the command line would warn of: sentences about what may make labels differ from those that the
+    /// model's authors intended.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }

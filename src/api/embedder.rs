@@ -11,10 +11,11 @@ use crate::rows::{Content, ContentType};
 use crate::task::{ModelTask, PromptChoice, TextEncoder, VectorOptions};
 
 /// A model that turns texts into vectors: one per text ([`embed`](Embedder::embed)), one per token
-/// ([`embed_tokens`](Embedder::embed_tokens)) or a sparse one ([`embed_sparse`](Embedder::embed_sparse)), as its files say.
+/// ([`embed_tokens`](Embedder::embed_tokens)) or a sparse one ([`embed_sparse`](Embedder::embed_sparse)), as
+/// its files say.
 ///
-/// It can be shared by threads. A vector does not depend on the texts that are embedded with it, and has the same bits as that of
-/// `sconce embed`.
+/// It can be shared by threads. A vector does not depend on the texts that are embedded with it, and has the
+/// same bits as that of `sconce embed`.
 pub struct Embedder {
     engine: TextEngine,
     kind: Kind,
@@ -53,7 +54,8 @@ impl Embedder {
     /// Opens a model by its id on the Hugging Face Hub or by its directory, as `sconce embed --model` does.
     ///
     /// # Errors
-    /// If there is no such model, it cannot be downloaded, is invalid or no embedding model, or a choice contradicts it.
+    /// If there is no such model, it cannot be downloaded, is invalid or no embedding model, or a choice
+    /// contradicts it.
     pub fn open(model: impl Into<Model>) -> Result<Self, Error> {
         Embedder::builder(model).open()
     }
@@ -65,18 +67,20 @@ impl Embedder {
         EmbedderBuilder { model, vectors }
     }
 
-    /// One vector per text, in the order of the texts. All CPU threads share the work, whether there is one text or many.
+    /// One vector per text, in the order of the texts. All CPU threads share the work, whether there is one
+    /// text or many.
     ///
     /// # Errors
-    /// For the first text that cannot be encoded, is too long while [`OnLong::Error`](crate::OnLong::Error) is chosen, or has a vector with
-    /// NaN or infinite values; if the model gives other vectors; if the device fails.
+    /// For the first text that cannot be encoded, is too long while [`OnLong::Error`](crate::OnLong::Error)
+    /// is chosen, or has a vector with NaN or infinite values; if the model gives other vectors; if the
+    /// device fails.
     pub fn embed<T: AsRef<str>>(&self, texts: &[T]) -> Result<Vec<Embedding>, Error> {
         self.require(Kind::Dense)?;
         self.encode(texts, dense)
     }
 
-    /// As [`embed`](Embedder::embed), for texts that are queries: with the prompt, the length and the weights that the model's files have
-    /// for these, as `sconce search` embeds them.
+    /// As [`embed`](Embedder::embed), for texts that are queries: with the prompt, the length and the weights
+    /// that the model's files have for these, as `sconce search` embeds them.
     ///
     /// # Errors
     /// As [`embed`](Embedder::embed).
@@ -85,7 +89,8 @@ impl Embedder {
         self.encode_queries(texts, dense)
     }
 
-    /// One vector per token of each text: those of a multi-vector model such as ColBERT, or hidden states with [`Pooling::None`].
+    /// One vector per token of each text: those of a multi-vector model such as ColBERT, or hidden states
+    /// with [`Pooling::None`].
     ///
     /// # Errors
     /// As [`embed`](Embedder::embed).
@@ -129,7 +134,8 @@ impl Embedder {
         self.encode_queries(texts, sparse)
     }
 
-    /// The similarity of two dense vectors by the model's own function: cosine, dot product, or a distance as a negative number.
+    /// The similarity of two dense vectors by the model's own function: cosine, dot product, or a distance as
+    /// a negative number.
     ///
     /// # Panics
     /// If the vectors have different lengths.
@@ -153,7 +159,8 @@ impl Embedder {
         self.engine.own().task().prompt()
     }
 
-    /// What the command line would warn of: sentences about what may make vectors differ from those that the model's authors intended.
+    /// What the command line would warn of: sentences about what may make vectors differ from those that the
+    /// model's authors intended.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
@@ -204,7 +211,8 @@ impl EmbedderBuilder {
         self
     }
 
-    /// Keeps the first dimensions of vectors, before they are normalized, of a model that was trained for it (Matryoshka).
+    /// Keeps the first dimensions of vectors, before they are normalized, of a model that was trained for it
+    /// (Matryoshka).
     pub fn dimensions(mut self, dimensions: usize) -> Self {
         self.vectors.dimensions = Some(dimensions);
         self
@@ -222,15 +230,16 @@ impl EmbedderBuilder {
         self
     }
 
-    /// What the texts of [`embed`](Embedder::embed) are, as `encode_query` and `encode_document` of sentence-transformers: it chooses the
-    /// prompt, and in a multi-vector model the length of texts and the expansion of queries.
+    /// What the texts of [`embed`](Embedder::embed) are, as `encode_query` and `encode_document` of
+    /// sentence-transformers: it chooses the prompt, and in a multi-vector model the length of texts and the
+    /// expansion of queries.
     pub fn role(mut self, role: Role) -> Self {
         self.vectors.role = Some(role);
         self
     }
 
-    /// Clusters the vectors of a text in a multi-vector model, about `factor` in a cluster, and keeps the mean of each. Default: as the
-    /// model's files say.
+    /// Clusters the vectors of a text in a multi-vector model, about `factor` in a cluster, and keeps the
+    /// mean of each. Default: as the model's files say.
     pub fn token_pooling(mut self, factor: f64) -> Self {
         self.vectors.token_pooling = Some(factor);
         self

@@ -78,7 +78,8 @@ fn check(model: &Model) -> Result<(), Error> {
 /// The threads that compute: one pool of the process, or with `threads` one of a model's own.
 ///
 /// # Errors
-/// If the system refuses the threads, or `SCONCE_ISA` names an instruction set that the processor does not have.
+/// If the system refuses the threads, or `SCONCE_ISA` names an instruction set that the processor does not
+/// have.
 pub(super) fn pool(threads: Option<usize>) -> Result<Arc<ThreadPool>, Error> {
     static SHARED: Mutex<Option<Arc<ThreadPool>>> = Mutex::new(None);
     Isa::check().map_err(|message| Error::new(ErrorKind::InvalidOption, &message))?;
@@ -111,11 +112,12 @@ impl<T: ModelTask> Engine<T> {
         self.0.task()
     }
 
-    /// What each text becomes, in the order of the texts. The bits are those of the command line, whatever the number and the order of the
-    /// texts.
+    /// What each text becomes, in the order of the texts. The bits are those of the command line, whatever
+    /// the number and the order of the texts.
     ///
     /// # Errors
-    /// For the first text that cannot be encoded, is too long or becomes something that is not finite; if the device fails.
+    /// For the first text that cannot be encoded, is too long or becomes something that is not finite; if the
+    /// device fails.
     pub(super) fn encode(&self, texts: &[TaskInput]) -> Result<Vec<Row>, Error> {
         let encoded = self.0.encode(texts, &RowOptions::default()).map_err(|error| self.failed(&error))?;
         let rows = encoded.into_iter().enumerate().map(|(index, text)| {

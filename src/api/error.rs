@@ -4,7 +4,8 @@ use std::fmt;
 
 use super::wording::in_words_of_the_library;
 
-/// Why a model, a text or a file cannot be used: one sentence that says what was found and what to do, with a kind that can be matched.
+/// Why a model, a text or a file cannot be used: one sentence that says what was found and what to do, with a
+/// kind that can be matched.
 ///
 /// ```
 /// use sconce::{Embedder, ErrorKind, Model};
@@ -23,9 +24,11 @@ pub struct Error {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// There is no such model: it is no directory, and neither the cache nor the hub has it, or the hub must not be asked.
+    /// There is no such model: it is no directory, and neither the cache nor the hub has it, or the hub must
+    /// not be asked.
     ModelNotFound,
-    /// The model cannot be downloaded: the hub cannot be reached or refuses, or the cache cannot store its files.
+    /// The model cannot be downloaded: the hub cannot be reached or refuses, or the cache cannot store its
+    /// files.
     Download,
     /// The files of the model are malformed, contradict each other, or are those of a model for another task.
     InvalidModel,

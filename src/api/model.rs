@@ -9,7 +9,8 @@ use crate::sys::environment;
 use crate::task::OnLong;
 use crate::text::TruncationSide;
 
-/// Which model to open, and the choices that are the same for every task. Whatever is not chosen is as the model's own files say.
+/// Which model to open, and the choices that are the same for every task. Whatever is not chosen is as the
+/// model's own files say.
 ///
 /// Every function that takes a model takes its id or its directory in place of a `Model`, too.
 ///
@@ -35,8 +36,9 @@ pub struct Model {
 }
 
 impl Model {
-    /// A directory with a `config.json`, or an id on the Hugging Face Hub. A model that is not in the cache of the hub is downloaded into
-    /// it. The cache, the endpoint and the token are those of `huggingface_hub`: `HF_HOME`, `HF_ENDPOINT`, `HF_TOKEN`.
+    /// A directory with a `config.json`, or an id on the Hugging Face Hub. A model that is not in the cache
+    /// of the hub is downloaded into it. The cache, the endpoint and the token are those of
+    /// `huggingface_hub`: `HF_HOME`, `HF_ENDPOINT`, `HF_TOKEN`.
     pub fn new(directory_or_id: impl Into<String>) -> Self {
         let source = Source {
             model: directory_or_id.into(),
@@ -106,8 +108,9 @@ impl Model {
         self
     }
 
-    /// What to do with texts over the limit: truncate them, which each result tells; return an error; or take the mean of the vectors of
-    /// their parts. Default: truncate. [`OnLong::Skip`] is refused: a result has an entry for each text.
+    /// What to do with texts over the limit: truncate them, which each result tells; return an error; or take
+    /// the mean of the vectors of their parts. Default: truncate. [`OnLong::Skip`] is refused: a result has
+    /// an entry for each text.
     pub fn on_long(mut self, on_long: OnLong) -> Self {
         self.on_long = on_long;
         self
@@ -125,8 +128,9 @@ impl Model {
         self
     }
 
-    /// Whether packed weights are kept in a cache directory (`SCONCE_CACHE`, by default `~/.cache/sconce`) and mapped from there: processes
-    /// and models on one machine share their memory, and start without packing them. Default: yes.
+    /// Whether packed weights are kept in a cache directory (`SCONCE_CACHE`, by default `~/.cache/sconce`)
+    /// and mapped from there: processes and models on one machine share their memory, and start without
+    /// packing them. Default: yes.
     pub fn weight_cache(mut self, is_used: bool) -> Self {
         self.options.weight_cache = is_used;
         self

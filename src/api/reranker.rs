@@ -13,7 +13,8 @@ use crate::task::{
 };
 use crate::text::PairTruncation;
 
-/// A model that scores texts by a query: a cross-encoder, which reads both together, or an embedding model, whose vectors are compared.
+/// A model that scores texts by a query: a cross-encoder, which reads both together, or an embedding model,
+/// whose vectors are compared.
 ///
 /// ```
 /// use sconce::{Model, Reranker};
@@ -63,7 +64,8 @@ impl Reranker {
     /// Opens a model by its id on the Hugging Face Hub or by its directory, as `sconce rerank --model` does.
     ///
     /// # Errors
-    /// If there is no such model, it cannot be downloaded, is invalid or for another task, or a choice contradicts it.
+    /// If there is no such model, it cannot be downloaded, is invalid or for another task, or a choice
+    /// contradicts it.
     pub fn open(model: impl Into<Model>) -> Result<Self, Error> {
         Reranker::builder(model).open()
     }
@@ -76,8 +78,8 @@ impl Reranker {
     /// The score of each text by a query, in the order of the texts.
     ///
     /// # Errors
-    /// For the first text that cannot be encoded, is too long while [`OnLong::Error`] is chosen, or has a score that is NaN or infinite; if the
-    /// query cannot be encoded; if the device fails.
+    /// For the first text that cannot be encoded, is too long while [`OnLong::Error`] is chosen, or has a
+    /// score that is NaN or infinite; if the query cannot be encoded; if the device fails.
     pub fn score<T: AsRef<str>>(&self, query: &str, texts: &[T]) -> Result<Vec<Score>, Error> {
         let mut texts = inputs(texts);
         match &self.scorer {
@@ -100,7 +102,8 @@ impl Reranker {
         Ok(scores)
     }
 
-    /// Maximum tokens of a query and a text together, or of each for an embedding model, including special tokens.
+    /// Maximum tokens of a query and a text together, or of each for an embedding model, including special
+    /// tokens.
     pub fn max_length(&self) -> usize {
         match &self.scorer {
             Scorer::CrossEncoder(engine) => engine.task().model().tokenizer.max_length(),
@@ -108,14 +111,16 @@ impl Reranker {
         }
     }
 
-    /// What the command line would warn of: sentences about what may make scores differ from those that the model's authors intended.
+    /// What the command line would warn of: sentences about what may make scores differ from those that the
+    /// model's authors intended.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
 }
 
 impl RerankerBuilder {
-    /// What a cross-encoder has before each query, or the instruction in its chat template. Default: the model's default prompt.
+    /// What a cross-encoder has before each query, or the instruction in its chat template. Default: the
+    /// model's default prompt.
     pub fn prompt(mut self, text: impl Into<String>) -> Self {
         self.prompt = Some(PromptChoice::Text(text.into()));
         self
@@ -133,7 +138,8 @@ impl RerankerBuilder {
         self
     }
 
-    /// Which of a query and a text a cross-encoder truncates if both are over the limit together. Default: the longer one.
+    /// Which of a query and a text a cross-encoder truncates if both are over the limit together. Default:
+    /// the longer one.
     pub fn truncation(mut self, truncation: PairTruncation) -> Self {
         self.model.options.pair_truncation = truncation;
         self

@@ -12,8 +12,9 @@ use crate::rows::columns::ID;
 use crate::rows::metadata::Key;
 use crate::vectors::{self, Found, UnusableQuery, VectorField};
 
-/// A file of vectors, or several as one: what `sconce embed` writes, and arrays of other software, in npy, npz, safetensors, Parquet, Arrow,
-/// JSON lines or csv. It is searched exactly, and is never in memory as a whole.
+/// A file of vectors, or several as one: what `sconce embed` writes, and arrays of other software, in npy,
+/// npz, safetensors, Parquet, Arrow, JSON lines or csv. It is searched exactly, and is never in memory as a
+/// whole.
 ///
 /// ```
 /// use sconce::VectorFile;
@@ -56,7 +57,8 @@ impl VectorFile {
     /// Opens files, such as the shards of a run, the rows of one after those of another.
     ///
     /// # Errors
-    /// As [`open`](VectorFile::open); if there is no file, or their vectors cannot be compared with the same query.
+    /// As [`open`](VectorFile::open); if there is no file, or their vectors cannot be compared with the same
+    /// query.
     pub fn open_all<P: AsRef<Path>>(paths: &[P]) -> Result<Self, Error> {
         let paths: Vec<PathBuf> = paths.iter().map(|path| path.as_ref().to_owned()).collect();
         if paths.is_empty() {
@@ -67,8 +69,8 @@ impl VectorFile {
         Ok(VectorFile { file, metric: None, threshold: None })
     }
 
-    /// The metric of [`search`](VectorFile::search). Default: the similarity function of the model that made the vectors, if the file names
-    /// it, else cosine.
+    /// The metric of [`search`](VectorFile::search). Default: the similarity function of the model that made
+    /// the vectors, if the file names it, else cosine.
     #[must_use]
     pub fn metric(mut self, metric: Metric) -> Self {
         self.metric = Some(metric);
@@ -97,7 +99,8 @@ impl VectorFile {
         self.file.columns().iter().map(|column| column.name.as_str()).collect()
     }
 
-    /// The values of a column in some rows, in their order: text as it is, other values as JSON; `None` for null.
+    /// The values of a column in some rows, in their order: text as it is, other values as JSON; `None` for
+    /// null.
     ///
     /// # Errors
     /// If there is no such column or row, or the file cannot be read.
@@ -116,16 +119,18 @@ impl VectorFile {
         self.column(found, rows)
     }
 
-    /// The `k` rows that are nearest to a query, best first; equal scores by row. A row without a vector (null) is near nothing.
+    /// The `k` rows that are nearest to a query, best first; equal scores by row. A row without a vector
+    /// (null) is near nothing.
     ///
     /// # Errors
-    /// If the query has other dimensions than the file or a value that is not finite; if the file has no dense vectors, cannot be read, or has
-    /// a value that is not finite.
+    /// If the query has other dimensions than the file or a value that is not finite; if the file has no
+    /// dense vectors, cannot be read, or has a value that is not finite.
     pub fn search(&self, query: &[f32], k: usize) -> Result<Vec<Neighbour>, Error> {
         Ok(self.search_all(&[query], k)?.into_iter().flatten().collect())
     }
 
-    /// The neighbours of each query, as [`search`](VectorFile::search) finds them. Many queries are much faster together.
+    /// The neighbours of each query, as [`search`](VectorFile::search) finds them. Many queries are much
+    /// faster together.
     ///
     /// # Errors
     /// As [`search`](VectorFile::search).
@@ -142,7 +147,8 @@ impl VectorFile {
     /// The neighbours of each sparse query by the dot product, in a file of sparse vectors.
     ///
     /// # Errors
-    /// As [`search`](VectorFile::search); if another metric was chosen, or the file names another similarity function.
+    /// As [`search`](VectorFile::search); if another metric was chosen, or the file names another similarity
+    /// function.
     pub fn search_sparse(&self, queries: &[SparseVector], k: usize) -> Result<Vec<Vec<Neighbour>>, Error> {
         self.require(self.file.representation() == Representation::Sparse, "a sparse vector")?;
         let metric = self.metric.map_or_else(|| self.own_metric(Metric::Dot), Ok)?;

@@ -14,7 +14,8 @@ use crate::sys::mapped_file::MappedFile;
 pub(super) struct Entry {
     pub(super) dtype: Dtype,
     pub(super) shape: Vec<usize>,
-    /// The distance of consecutive elements along each axis, in elements; `None` for row-major order without gaps.
+    /// The distance of consecutive elements along each axis, in elements; `None` for row-major order without
+    /// gaps.
     pub(super) strides: Option<Arc<[usize]>>,
     pub(super) file: Arc<MappedFile>,
     /// Byte range in the file, from the first element to the last one.
@@ -70,7 +71,8 @@ impl Entry {
         Ok(())
     }
 
-    /// Fills `values` with the elements from element `first` on, and returns how many of them are NaN or infinite.
+    /// Fills `values` with the elements from element `first` on, and returns how many of them are NaN or
+    /// infinite.
     pub(super) fn read(&self, dtype: SafetensorsDtype, first: usize, values: &mut [f32]) -> Result<usize> {
         match dtype {
             SafetensorsDtype::F32 => {

@@ -1,5 +1,6 @@
-//! The low-rank updates of LoRA adapters (Hu et al. 2022), `W + s B A`, as they are added to weights that are read; with DoRA (Liu et al.
-//! 2024), the rows of the sum are scaled to stored norms. Rows of a table may be replaced.
+//! The low-rank updates of LoRA adapters (Hu et al. 2022), `W + s B A`, as they are added to weights that are
+//! read; with DoRA (Liu et al. 2024), the rows of the sum are scaled to stored norms. Rows of a table may be
+//! replaced.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -10,7 +11,8 @@ use super::names::TensorNames;
 
 /// The start of the names of all modules in a model that PEFT has wrapped.
 pub const PEFT_PREFIX: &str = "base_model.model.";
-/// The ends of the names of adapters that are stacked in the checkpoint of the weights, after that of their module.
+/// The ends of the names of adapters that are stacked in the checkpoint of the weights, after that of their
+/// module.
 pub const STACKED_A: &str = ".parametrizations.weight.0.lora_A";
 /// The canonical name of the pooler.
 const POOLER: &str = "pooler";
@@ -105,8 +107,8 @@ impl LowRank {
         LowRank { magnitudes, ..self }
     }
 
-    /// Computes what the norms need of a matrix of this `shape`, row `first_row` of the update being its first one. `read` fills a
-    /// slice with its elements from one on.
+    /// Computes what the norms need of a matrix of this `shape`, row `first_row` of the update being its
+    /// first one. `read` fills a slice with its elements from one on.
     pub fn set_norms(
         &mut self,
         first_row: usize,
@@ -158,7 +160,8 @@ impl LowRank {
 }
 
 impl NewRows {
-    /// The rows of `indices`, each of `width` values, one after the other; the last one counts if an index is there twice.
+    /// The rows of `indices`, each of `width` values, one after the other; the last one counts if an index is
+    /// there twice.
     pub fn new(indices: &[usize], values: &[f32], width: usize) -> Self {
         let rows = indices.iter().zip(values.chunks(width)).map(|(index, row)| (*index, row.to_vec()));
         NewRows { rows: rows.collect(), width }
@@ -205,7 +208,8 @@ impl Adapter {
         Adapter { file, updates, is_whole_file, merged: BTreeSet::new(), biased: BTreeSet::new() }
     }
 
-    /// The update of a tensor's module, whose canonical name has this `end`; its name, and the part of it that the tensor is.
+    /// The update of a tensor's module, whose canonical name has this `end`; its name, and the part of it
+    /// that the tensor is.
     fn find(
         &self,
         namings: &'static [TensorNames],
@@ -221,8 +225,8 @@ impl Adapter {
         })
     }
 
-    /// What is added to a bias with this number of `values`, by its canonical name; `None` if the adapter does not change it. The adapter may
-    /// have any of the `namings`.
+    /// What is added to a bias with this number of `values`, by its canonical name; `None` if the adapter
+    /// does not change it. The adapter may have any of the `namings`.
     pub fn bias(
         &mut self,
         namings: &'static [TensorNames],
@@ -236,8 +240,9 @@ impl Adapter {
         Some(bias)
     }
 
-    /// The update of a matrix of `(rows, columns)`, by its canonical name, and the row of the update that the matrix begins with; `None`
-    /// if the adapter does not change it. The adapter may have any of the `namings`.
+    /// The update of a matrix of `(rows, columns)`, by its canonical name, and the row of the update that the
+    /// matrix begins with; `None` if the adapter does not change it. The adapter may have any of the
+    /// `namings`.
     pub fn update(
         &mut self,
         namings: &'static [TensorNames],

@@ -1,7 +1,9 @@
-//! Tensors by name, from safetensors files (`huggingface/safetensors`) and PyTorch checkpoints, memory-mapped. Tensors that are needed
-//! once are read from the file, which costs less than page faults in the map; rows of embedding tables are looked up in the map.
+//! Tensors by name, from safetensors files (`huggingface/safetensors`) and PyTorch checkpoints,
+//! memory-mapped. Tensors that are needed once are read from the file, which costs less than page faults in
+//! the map; rows of embedding tables are looked up in the map.
 //!
-//! * `file`: a file, and the index of several. `pytorch`, `pickle`: those of PyTorch. `wrappers`: names that a wrapper has changed.
+//! * `file`: a file, and the index of several. `pytorch`, `pickle`: those of PyTorch. `wrappers`: names that
+//!   a wrapper has changed.
 //! * `entry`: a tensor in a file. `names`: from canonical names to those of a checkpoint.
 //! * `reader`, `weight_source`: tensors by canonical name, for an encoder. `report`: how they are used.
 //! * `low_rank`: the updates of an adapter. `packed_weights`: packed matrices in the user's cache.
@@ -62,8 +64,9 @@ impl Replacements {
 }
 
 impl Checkpoint {
-    /// Maps a safetensors file or PyTorch checkpoint, or the shards that an index (`….index.json`) names, and checks their headers. The
-    /// tensors have the names that they had before a wrapper of PyTorch or PEFT changed them.
+    /// Maps a safetensors file or PyTorch checkpoint, or the shards that an index (`….index.json`) names, and
+    /// checks their headers. The tensors have the names that they had before a wrapper of PyTorch or PEFT
+    /// changed them.
     pub fn open(path: &Path) -> Result<Self> {
         let mut checkpoint = Self::open_as_saved(path)?;
         checkpoint.unwrap_names()?;
@@ -129,8 +132,8 @@ impl Checkpoint {
         self.tensors.keys().map(String::as_str)
     }
 
-    /// A tensor and the name that it is stored under: that of a weight with a parametrization (`torch.nn.utils.parametrize`) has an end
-    /// of its own.
+    /// A tensor and the name that it is stored under: that of a weight with a parametrization
+    /// (`torch.nn.utils.parametrize`) has an end of its own.
     fn find(&self, name: &str) -> Option<(&String, &Entry)> {
         self.tensors.get_key_value(name).or_else(|| {
             let module = name.strip_suffix(".weight")?;
@@ -143,14 +146,16 @@ impl Checkpoint {
         self.find(name).map(|(_, entry)| &entry.shape[..])
     }
 
-    /// The elements of the part `index` of `parts` equal ones of a tensor's first axis, by the checkpoint's name.
+    /// The elements of the part `index` of `parts` equal ones of a tensor's first axis, by the checkpoint's
+    /// name.
     pub fn part(&self, name: &str, index: usize, parts: usize) -> Result<Vec<f32>> {
         let path = self.path.display().to_string();
         let Some(entry) = self.tensors.get(name) else { bail!("{path} has no tensor {name}") };
         entry.part(index, parts).to_f32(name, path)
     }
 
-    /// The elements of a tensor with one axis, by the checkpoint's name; `None` if it has no such tensor of floats.
+    /// The elements of a tensor with one axis, by the checkpoint's name; `None` if it has no such tensor of
+    /// floats.
     pub fn vector(&self, name: &str) -> Result<Option<Vec<f32>>> {
         let entry = self.tensors.get(name).filter(|entry| entry.shape.len() == 1);
         let typed = entry.and_then(|entry| Some((entry, safetensors_dtype(entry.dtype)?)));
@@ -160,7 +165,8 @@ impl Checkpoint {
         Ok(Some(values))
     }
 
-    /// A reader of the encoder's tensors, by the family's names; for the CPU in f32 until [`TensorReader::set_backend`].
+    /// A reader of the encoder's tensors, by the family's names; for the CPU in f32 until
+    /// [`TensorReader::set_backend`].
     pub fn reader(&self, namings: &'static [TensorNames]) -> Result<TensorReader<'_>> {
         match self.choose(namings) {
             Some((names, prefix)) => Ok(TensorReader { namings, ..self.reader_with(prefix, names) }),
@@ -199,8 +205,8 @@ impl Checkpoint {
         Replacements { tensors: renamed.iter().filter_map(entry).collect() }
     }
 
-    /// Checks that no file has changed since it was opened, as otherwise the tensors may mix two versions, and that its bytes are those of
-    /// the checksums that it has.
+    /// Checks that no file has changed since it was opened, as otherwise the tensors may mix two versions,
+    /// and that its bytes are those of the checksums that it has.
     ///
     /// # Errors
     /// If a file has changed or is damaged; the message names it.

@@ -1,11 +1,12 @@
-//! Tensor names: from canonical names (`layers.0.0.attention.query.weight`: group, layer in the group, module, parameter) to
-//! those of a checkpoint.
+//! Tensor names: from canonical names (`layers.0.0.attention.query.weight`: group, layer in the group,
+//! module, parameter) to those of a checkpoint.
 
 /// How checkpoints of a family name their tensors.
 ///
-/// Modules are listed as pairs of canonical name and checkpoint name; of several lists the first that has a module is used. A
-/// checkpoint name that ends in `[1/3]` is the second of three equal parts of a tensor's rows (a fused projection). One that ends in `=`
-/// is the name of a tensor without a parameter; an empty one is that of a module whose tensors have the names of their parameters alone.
+/// Modules are listed as pairs of canonical name and checkpoint name; of several lists the first that has a
+/// module is used. A checkpoint name that ends in `[1/3]` is the second of three equal parts of a tensor's
+/// rows (a fused projection). One that ends in `=` is the name of a tensor without a parameter; an empty one
+/// is that of a module whose tensors have the names of their parameters alone.
 pub struct TensorNames {
     /// Prefixes that all names may have; the first that fits the checkpoint is used.
     pub prefixes: &'static [&'static str],
@@ -32,8 +33,8 @@ pub struct TensorRef {
 }
 
 impl TensorNames {
-    /// The naming and the prefix that fit a checkpoint best: they must name its token embedding table, and if possible its
-    /// first layer.
+    /// The naming and the prefix that fit a checkpoint best: they must name its token embedding table, and if
+    /// possible its first layer.
     pub fn choose(
         namings: &'static [TensorNames],
         has: impl Fn(&str) -> bool,

@@ -1,14 +1,16 @@
-//! Packed weights in a file of the user's cache, which processes map: those on one machine share its pages, and none packs or checks
-//! the matrices again.
+//! Packed weights in a file of the user's cache, which processes map: those on one machine share its pages,
+//! and none packs or checks the matrices again.
 //!
-//! A file is named by ISA, compute type, and SHA-256 of the checkpoint. Its key is the same and the build of Sconce, because the layout of
-//! packed matrices may change from build to build: another build writes the file anew, but not one that was just written, so that two builds that
-//! take turns do not write it at every start. It is written beside its name and renamed.
-//! Its layout: magic, offset and length of the table as little-endian u64, zeros up to byte 64, SHA-256 of all other bytes in hexadecimal,
-//! the matrices, each at a multiple of 64 bytes, and the table in JSON.
+//! A file is named by ISA, compute type, and SHA-256 of the checkpoint. Its key is the same and the build of
+//! Sconce, because the layout of packed matrices may change from build to build: another build writes the
+//! file anew, but not one that was just written, so that two builds that take turns do not write it at every
+//! start. It is written beside its name and renamed. Its layout: magic, offset and length of the table as
+//! little-endian u64, zeros up to byte 64, SHA-256 of all other bytes in hexadecimal, the matrices, each at a
+//! multiple of 64 bytes, and the table in JSON.
 //!
-//! A file whose checksum is wrong is packed anew. What has been hashed is not hashed again as long as device, inode, size and times of
-//! the file stay the same ([`digest_cache`]), so that start-up does not read the weights; this holds for the checkpoint, too.
+//! A file whose checksum is wrong is packed anew. What has been hashed is not hashed again as long as device,
+//! inode, size and times of the file stay the same ([`digest_cache`]), so that start-up does not read the
+//! weights; this holds for the checkpoint, too.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -68,7 +70,8 @@ struct Table {
     entries: BTreeMap<String, Span>,
 }
 
-/// A matrix in the file, or the check of an embedding table, which is mapped from the checkpoint and has no bytes here.
+/// A matrix in the file, or the check of an embedding table, which is mapped from the checkpoint and has no
+/// bytes here.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Span {
     offset: usize,
@@ -78,8 +81,8 @@ struct Span {
 }
 
 impl PackedWeights {
-    /// The packed weights of a checkpoint in `files` for this type of GEMM on the selected ISA. `None` if the checkpoint is small, or there is no
-    /// directory for them.
+    /// The packed weights of a checkpoint in `files` for this type of GEMM on the selected ISA. `None` if the
+    /// checkpoint is small, or there is no directory for them.
     pub fn open(files: &[Arc<MappedFile>], compute: GemmType) -> Option<Self> {
         if files.iter().map(|file| (**file).as_ref().len()).sum::<usize>() < MIN_BYTES {
             return None;
@@ -147,7 +150,8 @@ impl PackedWeights {
 }
 
 impl Found {
-    /// The file of this path with its key, if it is complete and undamaged, and nobody else can have written it.
+    /// The file of this path with its key, if it is complete and undamaged, and nobody else can have written
+    /// it.
     fn open(path: &Path) -> Option<(String, Self)> {
         let file = MappedFile::new(path, own_file::open_trusted(path).ok()?).ok()?;
         let bytes: &[u8] = file.as_ref();

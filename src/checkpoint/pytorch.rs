@@ -1,6 +1,7 @@
-//! PyTorch checkpoints, `pytorch_model.bin`: a zip archive with the pickle of a state dict, `NAME/data.pkl`, and a file for each
-//! storage, `NAME/data/KEY`, neither of them compressed ([torch.save](https://docs.pytorch.org/docs/stable/notes/serialization.html)).
-//! Before PyTorch 1.6: pickles of a number, a version, the machine, the state dict and the names of the storages, then the storages.
+//! PyTorch checkpoints, `pytorch_model.bin`: a zip archive with the pickle of a state dict, `NAME/data.pkl`,
+//! and a file for each storage, `NAME/data/KEY`, neither of them compressed
+//! ([torch.save](https://docs.pytorch.org/docs/stable/notes/serialization.html)). Before PyTorch 1.6: pickles
+//! of a number, a version, the machine, the state dict and the names of the storages, then the storages.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::Cursor;
@@ -15,8 +16,9 @@ use super::pickle::{
 
 /// Maximum size of the pickle in bytes: 100 bytes of it are enough for a tensor.
 const MAX_PICKLE_BYTES: usize = 8 << 20;
-/// Values of the pickle that a file of any size may have, and bytes of the file for each further one: a tensor takes about 35 values, and
-/// in the file more than 500 bytes with its name, its entry in the archive and its elements.
+/// Values of the pickle that a file of any size may have, and bytes of the file for each further one: a
+/// tensor takes about 35 values, and in the file more than 500 bytes with its name, its entry in the archive
+/// and its elements.
 const MIN_VALUES: usize = 1 << 16;
 const BYTES_PER_VALUE: usize = 16;
 
@@ -27,7 +29,8 @@ pub(super) struct TorchTensor {
     pub dtype: Dtype,
     /// Its shape.
     pub shape: Vec<usize>,
-    /// The distance of consecutive elements along each axis, in elements; `None` for row-major order without gaps.
+    /// The distance of consecutive elements along each axis, in elements; `None` for row-major order without
+    /// gaps.
     pub strides: Option<Vec<usize>>,
     /// The bytes in the file from its first element to its last one.
     pub bytes: Range<usize>,

@@ -21,7 +21,8 @@ pub struct TensorReader<'a> {
     pub(super) names: &'static TensorNames,
     pub(super) prefix: &'static str,
     pub(super) adapter: Option<Adapter>,
-    /// The tensors of the adapter that replace those of the checkpoint, or that it does not have, by its names.
+    /// The tensors of the adapter that replace those of the checkpoint, or that it does not have, by its
+    /// names.
     pub(super) replaced: BTreeMap<String, Entry>,
     pub(super) packed: Option<PackedWeights>,
     pub(super) backend: Backend,
@@ -29,8 +30,8 @@ pub struct TensorReader<'a> {
     /// The tensors with a problem in the report.
     pub(super) problems: BTreeSet<String>,
     pub(super) seen: BTreeSet<String>,
-    /// Tensors, or parts of them by their first byte, whose NaN and infinite values have been counted. Several devices read
-    /// the same tensor.
+    /// Tensors, or parts of them by their first byte, whose NaN and infinite values have been counted.
+    /// Several devices read the same tensor.
     pub(super) counted: BTreeSet<(String, usize)>,
 }
 
@@ -63,7 +64,8 @@ impl TensorReader<'_> {
         self.replaced.get_key_value(name).or_else(|| self.checkpoint.find(name))
     }
 
-    /// Takes the matrices that are read from now on from a file of packed weights, and adds to it those that it does not have.
+    /// Takes the matrices that are read from now on from a file of packed weights, and adds to it those that
+    /// it does not have.
     pub fn set_packed_weights(&mut self, packed: Option<PackedWeights>) {
         self.packed = packed;
     }
@@ -104,7 +106,8 @@ impl TensorReader<'_> {
         }
     }
 
-    /// [`update`](Self::update) of a tensor whose elements are those of `entry`: the norms of the merged rows are known then.
+    /// [`update`](Self::update) of a tensor whose elements are those of `entry`: the norms of the merged rows
+    /// are known then.
     pub(super) fn update_of(
         &mut self,
         canonical: &str,
@@ -136,7 +139,8 @@ impl TensorReader<'_> {
         self.find(&name).is_none().then_some(name)
     }
 
-    /// The entry of a canonical name if it is usable as a tensor of `shape`; otherwise `None`, and the report has the problem.
+    /// The entry of a canonical name if it is usable as a tensor of `shape`; otherwise `None`, and the report
+    /// has the problem.
     pub(super) fn entry(
         &mut self,
         canonical: &str,

@@ -9,7 +9,8 @@ pub struct TensorReport {
     pub used: Vec<(String, Vec<usize>, String)>,
     /// Tensors that the encoder does not use: task heads, poolers, buffers.
     pub unused: Vec<String>,
-    /// Unused tensors that belong to the encoder by their names: the config does not mention the module that needs them.
+    /// Unused tensors that belong to the encoder by their names: the config does not mention the module that
+    /// needs them.
     pub unexpected_tensors: Vec<String>,
     /// Loaded tensors with NaN or infinite values, and how many of those.
     pub not_finite: Vec<(String, usize)>,

@@ -16,7 +16,8 @@ use crate::nn::{
     Backend, ChangeCheck, EmbeddingTable, F32_SIGNIFICAND_BITS, Matrix, WeightSource, placeholder,
 };
 
-/// Values read at a time: few enough (64 KiB as f32) that the check for NaN finds them in the core's L2 cache.
+/// Values read at a time: few enough (64 KiB as f32) that the check for NaN finds them in the core's L2
+/// cache.
 const CHUNK: usize = 1 << 14;
 /// Minimum number of chunks for a task of a thread.
 const MIN_CHUNKS: usize = 16;
@@ -35,8 +36,8 @@ impl TensorReader<'_> {
         Some((name, entry))
     }
 
-    /// A table whose rows are shared by tokens, have a weight for each token or are of i8, as model2vec stores it, with a row for
-    /// each token; `None` for another table.
+    /// A table whose rows are shared by tokens, have a weight for each token or are of i8, as model2vec
+    /// stores it, with a row for each token; `None` for another table.
     fn folded_table(&mut self, canonical: &str, rows: usize, width: usize) -> Result<Option<EmbeddingTable>> {
         let (mapping, weights) =
             (self.beside_table("embeddings.token_rows"), self.beside_table("embeddings.token_weights"));

@@ -9,11 +9,11 @@ use super::low_rank::PEFT_PREFIX;
 
 /// What PEFT puts between a module that it has wrapped and the parameters of that.
 const BASE_LAYER: &str = ".base_layer.";
-/// What wrappers of PyTorch put into the names of the modules that they wrap, wherever these are: `torch.compile`, FSDP, and activation
-/// checkpoints. No module has such a name itself.
+/// What wrappers of PyTorch put into the names of the modules that they wrap, wherever these are:
+/// `torch.compile`, FSDP, and activation checkpoints. No module has such a name itself.
 const WRAPPERS: [&str; 3] = ["_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module."];
-/// What wrappers put before the names of all tensors: DDP, and a module that has the model in a field. A family may have the second one
-/// in its own names.
+/// What wrappers put before the names of all tensors: DDP, and a module that has the model in a field. A
+/// family may have the second one in its own names.
 const DDP_PREFIX: &str = "module.";
 pub(super) const FIELD_PREFIX: &str = "model.";
 

@@ -43,8 +43,8 @@ pub(super) struct AnswerArgs {
     #[arg(id = "top_answers", long = "top-k", value_name = "K", default_value_t = AnswerOptions::default().top_k as u32, value_parser = clap::value_parser!(u32).range(1..))]
     pub top_k: u32,
 
-    /// Write the sum of the logits of start and end instead of the product of their probabilities; of answers with the same words,
-    /// that with the highest sum
+    /// Write the sum of the logits of start and end instead of the product of their probabilities; of answers
+    /// with the same words, that with the highest sum
     #[arg(long)]
     pub raw: bool,
 
@@ -52,8 +52,8 @@ pub(super) struct AnswerArgs {
     #[arg(long, value_name = "N", default_value_t = AnswerOptions::default().max_answer_length as u32, value_parser = clap::value_parser!(u32).range(1..))]
     pub max_answer_length: u32,
 
-    /// Maximum tokens per question and text, including special tokens; longer texts are read in windows [default: the
-    /// model's limit]
+    /// Maximum tokens per question and text, including special tokens; longer texts are read in windows
+    /// [default: the model's limit]
     #[arg(id = "window_length", long = "max-length", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub max_length: Option<u32>,
 

@@ -1,4 +1,5 @@
-//! The arguments that several commands share, as clap parses them. The doc comments of fields are the text of `--help`.
+//! The arguments that several commands share, as clap parses them. The doc comments of fields are the text of
+//! `--help`.
 
 use std::path::PathBuf;
 
@@ -17,9 +18,9 @@ pub(super) const DEFAULT_MODEL: &str = "sentence-transformers/all-MiniLM-L6-v2";
 /// How a text becomes a vector.
 #[derive(Debug, Args)]
 pub(super) struct VectorArgs {
-    /// How to pool token vectors. auto: from the model's files; multi-vector: one projected vector per token, of a model like
-    /// ColBERT; none: one hidden state per token; splade: weights of the vocabulary, from the logits of the model's masked-LM head;
-    /// lexical: weights of the tokens of a text, of a model like BGE-M3
+    /// How to pool token vectors. auto: from the model's files; multi-vector: one projected vector per token,
+    /// of a model like ColBERT; none: one hidden state per token; splade: weights of the vocabulary, from the
+    /// logits of the model's masked-LM head; lexical: weights of the tokens of a text, of a model like BGE-M3
     #[arg(long, value_name = "MODE", default_value = "auto", value_parser = pooling())]
     pub pooling: OrAuto<Pooling>,
 
@@ -31,8 +32,8 @@ pub(super) struct VectorArgs {
     #[arg(long, overrides_with = "normalize")]
     pub no_normalize: bool,
 
-    /// Truncate vectors to their first N dimensions, before normalization, or use the model's Dense layer with N outputs if it
-    /// has several to choose from [default: from the model's files]
+    /// Truncate vectors to their first N dimensions, before normalization, or use the model's Dense layer
+    /// with N outputs if it has several to choose from [default: from the model's files]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub dimensions: Option<u32>,
 
@@ -44,8 +45,9 @@ pub(super) struct VectorArgs {
     #[arg(long, value_name = "NAME")]
     pub prompt_name: Option<String>,
 
-    /// What the texts are, as encode_query and encode_document of sentence-transformers: chooses the prompt, and in a multi-vector
-    /// model the length of texts and the expansion of queries [default: document for a multi-vector model]
+    /// What the texts are, as encode_query and encode_document of sentence-transformers: chooses the prompt,
+    /// and in a multi-vector model the length of texts and the expansion of queries [default: document for a
+    /// multi-vector model]
     #[arg(long, value_name = "ROLE", value_parser = named::<Role>())]
     pub role: Option<Role>,
 
@@ -70,7 +72,8 @@ pub(super) struct ModelArgs {
     #[command(flatten)]
     pub source: SourceArgs,
 
-    /// Build the encoder from this config.json instead of the model's own. Needs --random-weights, except to inspect it
+    /// Build the encoder from this config.json instead of the model's own. Needs --random-weights, except to
+    /// inspect it
     #[arg(long, value_name = "FILE", help_heading = "Model")]
     pub config: Option<PathBuf>,
 
@@ -96,17 +99,20 @@ pub(super) struct ModelArgs {
 /// What a model runs on.
 #[derive(Debug, Args)]
 pub(super) struct HardwareArgs {
-    /// Neither map packed weights from the cache directory (SCONCE_CACHE, by default ~/.cache/sconce) nor write them there. With them
-    /// processes on one machine share the memory of a model's weights, and start without packing them
+    /// Neither map packed weights from the cache directory (SCONCE_CACHE, by default ~/.cache/sconce) nor
+    /// write them there. With them processes on one machine share the memory of a model's weights, and start
+    /// without packing them
     #[arg(long, help_heading = "Model")]
     pub no_weight_cache: bool,
 
-    /// Device to run on. auto: a GPU, if this build supports GPUs and one is available, else the CPU; cuda:0,1: several GPUs
+    /// Device to run on. auto: a GPU, if this build supports GPUs and one is available, else the CPU;
+    /// cuda:0,1: several GPUs
     #[arg(long, value_name = "auto|cpu|cuda[:N,…]", default_value = "auto", value_parser = device, help_heading = "Hardware")]
     pub device: DeviceRequest,
 
-    /// Data type of matrix products (accumulation is always f32). Faster than f32: int8 on any CPU; bf16 on a CPU
-    /// with AVX-512 BF16 or AMX, bf16x3 (each value as two bf16 values) with AMX; f16 and bf16 on a GPU. Elsewhere bf16 takes the time of f32
+    /// Data type of matrix products (accumulation is always f32). Faster than f32: int8 on any CPU; bf16 on a
+    /// CPU with AVX-512 BF16 or AMX, bf16x3 (each value as two bf16 values) with AMX; f16 and bf16 on a GPU.
+    /// Elsewhere bf16 takes the time of f32
     #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = named::<ComputeDtype>(), help_heading = "Hardware")]
     pub dtype: ComputeDtype,
 

@@ -37,13 +37,13 @@ pub(super) struct AttendArgs {
     #[arg(value_name = "PAIR")]
     pub pair: Option<String>,
 
-    /// Output file: svg, png, html, npy, safetensors, json or txt by its extension [default: a picture on standard output]. It is
-    /// written atomically and replaces an existing file
+    /// Output file: svg, png, html, npy, safetensors, json or txt by its extension [default: a picture on
+    /// standard output]. It is written atomically and replaces an existing file
     #[arg(id = "attention_output", short = 'o', long = "output", value_name = "FILE")]
     pub output: Option<PathBuf>,
 
-    /// Output format. auto: by file extension, text on standard output; text: a picture in 256 colors, or in plain characters with
-    /// NO_COLOR or if standard output is not a terminal
+    /// Output format. auto: by file extension, text on standard output; text: a picture in 256 colors, or in
+    /// plain characters with NO_COLOR or if standard output is not a terminal
     #[arg(
         id = "attention_format",
         long = "output-format",
@@ -53,8 +53,8 @@ pub(super) struct AttendArgs {
     )]
     pub format: OrAuto<AttentionFormat>,
 
-    /// Layer, counted from 0 as in output_attentions of transformers [default: all, or with --rollout the last; without --output
-    /// the last]
+    /// Layer, counted from 0 as in output_attentions of transformers [default: all, or with --rollout the
+    /// last; without --output the last]
     #[arg(long, value_name = "N")]
     pub layer: Option<usize>,
 
@@ -66,13 +66,13 @@ pub(super) struct AttendArgs {
     #[arg(long, conflicts_with = "rollout")]
     pub mean: bool,
 
-    /// Attention rollout up to the layer (Abnar & Zuidema 2020): the product over all layers of 0.5 times the mean over the heads plus
-    /// 0.5 times the identity
+    /// Attention rollout up to the layer (Abnar & Zuidema 2020): the product over all layers of 0.5 times the
+    /// mean over the heads plus 0.5 times the identity
     #[arg(long, conflicts_with = "mixing")]
     pub rollout: bool,
 
-    /// For models with talking heads: the probabilities of the softmax before heads are mixed, or the weights after that, by which
-    /// values are summed [default: after]
+    /// For models with talking heads: the probabilities of the softmax before heads are mixed, or the weights
+    /// after that, by which values are summed [default: after]
     #[arg(long, value_name = "WHEN", value_parser = named::<Mixing>())]
     pub mixing: Option<Mixing>,
 

@@ -38,13 +38,14 @@ pub(super) struct EmbedArgs {
     #[command(flatten)]
     pub records: RecordArgs,
 
-    /// Add rows to the output file for the records that it has none of yet, in jsonl, csv, parquet or arrow. The column record_hash
-    /// tells which; the first run with --append writes it, too. Rows of records that are no longer in the input stay
+    /// Add rows to the output file for the records that it has none of yet, in jsonl, csv, parquet or arrow.
+    /// The column record_hash tells which; the first run with --append writes it, too. Rows of records that
+    /// are no longer in the input stay
     #[arg(long, conflicts_with = "shard", requires = "output")]
     pub append: bool,
 
-    /// Keep rows in the directory DIR, and take those of texts that an earlier run with --cache has encoded with the same model and
-    /// options from there. Processes can share it
+    /// Keep rows in the directory DIR, and take those of texts that an earlier run with --cache has encoded
+    /// with the same model and options from there. Processes can share it
     #[arg(long, value_name = "DIR")]
     pub cache: Option<PathBuf>,
 
@@ -52,40 +53,44 @@ pub(super) struct EmbedArgs {
     #[arg(long, value_name = "NAME")]
     pub pair_field: Option<String>,
 
-    /// Data type of the stored vectors. int8: vector ≈ scale · values, with one scale per vector (npy and safetensors: unit
-    /// vectors, so no scale is stored); binary: eight dimensions per int8, packbits(x > 0) − 128
+    /// Data type of the stored vectors. int8: vector ≈ scale · values, with one scale per vector (npy and
+    /// safetensors: unit vectors, so no scale is stored); binary: eight dimensions per int8, packbits(x > 0)
+    /// − 128
     #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = named::<OutputDtype>())]
     pub output_dtype: OutputDtype,
 
     #[command(flatten)]
     pub vectors: VectorArgs,
 
-    /// Several outputs of one forward pass, of a model like BGE-M3, as columns of a row: dense (embedding), lexical (weights),
-    /// multi-vector (embeddings)
+    /// Several outputs of one forward pass, of a model like BGE-M3, as columns of a row: dense (embedding),
+    /// lexical (weights), multi-vector (embeddings)
     #[arg(long, value_name = "KINDS", value_delimiter = ',', num_args = 1, conflicts_with = "pooling", value_parser = named::<OutputKind>())]
     pub outputs: Vec<OutputKind>,
 
-    /// Hierarchical token pooling of a multi-vector model: cluster the vectors of a text, about N in a cluster, and keep the mean
-    /// of each, normalized [default: from the model's files]
+    /// Hierarchical token pooling of a multi-vector model: cluster the vectors of a text, about N in a
+    /// cluster, and keep the mean of each, normalized [default: from the model's files]
     #[arg(long, value_name = "N", value_parser = factor)]
     pub token_pooling: Option<f64>,
 
-    /// What to do with texts longer than the limit. error: stop; skip: write no row and exit with code 3; mean: encode the text
-    /// in chunks and take the mean of their vectors, weighted by tokens
+    /// What to do with texts longer than the limit. error: stop; skip: write no row and exit with code 3;
+    /// mean: encode the text in chunks and take the mean of their vectors, weighted by tokens
     #[arg(long, value_name = "ACTION", default_value = "truncate", value_parser = on_long())]
     pub on_long: OnLongArg,
 
-    /// Split texts into chunks of at most TOKENS tokens, including special tokens and the prompt, and write one row per chunk.
-    /// A chunk ends at the last paragraph that fits, else at the last sentence, else at the last word
+    /// Split texts into chunks of at most TOKENS tokens, including special tokens and the prompt, and write
+    /// one row per chunk. A chunk ends at the last paragraph that fits, else at the last sentence, else at
+    /// the last word
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     pub chunk: Option<u32>,
 
-    /// Repeat up to N tokens from the end of the previous chunk, beginning with a whole sentence or word [default: 0]
+    /// Repeat up to N tokens from the end of the previous chunk, beginning with a whole sentence or word
+    /// [default: 0]
     #[arg(long, value_name = "N")]
     pub chunk_overlap: Option<u32>,
 
-    /// Late chunking, for models with mean pooling: encode the whole text, then pool the tokens of each chunk. Texts over the
-    /// limit are encoded in parts, each with up to a quarter of the limit as context before its first chunk
+    /// Late chunking, for models with mean pooling: encode the whole text, then pool the tokens of each
+    /// chunk. Texts over the limit are encoded in parts, each with up to a quarter of the limit as context
+    /// before its first chunk
     #[arg(long)]
     pub chunk_late: bool,
 

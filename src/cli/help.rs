@@ -1,5 +1,5 @@
-//! The pages of `-h` and `--help`. `-h` has the most used options, on one screen; `--help` has all options in groups,
-//! examples, the environment and the exit codes.
+//! The pages of `-h` and `--help`. `-h` has the most used options, on one screen; `--help` has all options in
+//! groups, examples, the environment and the exit codes.
 
 #[cfg(feature = "serve")]
 use super::serve;

@@ -1,5 +1,5 @@
-//! The command line: clap parses the arguments, and each command gets the plain options that [`crate::run`] takes. No other
-//! module uses clap.
+//! The command line: clap parses the arguments, and each command gets the plain options that [`crate::run`]
+//! takes. No other module uses clap.
 
 mod answer;
 mod args;
@@ -45,8 +45,8 @@ fn version() -> &'static str {
     format!("{version}\ncommit: {commit}\nbuild: {build}\nISA: {isa}\nfeatures: {features}").leak()
 }
 
-/// Parses the arguments of the process and runs the command that they name. Ends the process for wrong usage with a message and exit
-/// code 2.
+/// Parses the arguments of the process and runs the command that they name. Ends the process for wrong usage
+/// with a message and exit code 2.
 pub fn main() -> Result<ExitStatus> {
     configure_allocator();
     report_size_limits()?;

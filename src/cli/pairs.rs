@@ -23,7 +23,8 @@ Examples:
 
 #[derive(Debug, Args)]
 pub(super) struct PairsArgs {
-    /// Vector file: npy, npz, safetensors, parquet, arrow, jsonl or csv, as embed or other software writes them
+    /// Vector file: npy, npz, safetensors, parquet, arrow, jsonl or csv, as embed or other software writes
+    /// them
     #[arg(id = "searched_vectors", value_name = "VECTORS")]
     pub file: PathBuf,
 
@@ -39,7 +40,8 @@ pub(super) struct PairsArgs {
     #[arg(id = "pairs_metric", long = "metric", value_name = "METRIC", default_value = "cosine", value_parser = named::<Metric>())]
     pub metric: Metric,
 
-    /// Nearest neighbours of a row that are considered. A pair is found if either row is a neighbour of the other
+    /// Nearest neighbours of a row that are considered. A pair is found if either row is a neighbour of the
+    /// other
     #[arg(short = 'k', long, value_name = "K", default_value = "100", value_parser = clap::value_parser!(u32).range(1..))]
     pub top_k: u32,
 
@@ -47,12 +49,13 @@ pub(super) struct PairsArgs {
     #[arg(long, value_name = "N", default_value = "500000", value_parser = clap::value_parser!(u32).range(1..))]
     pub max_pairs: u32,
 
-    /// Write the cluster of every row instead of pairs: rows that are connected by pairs of at least --threshold. keep is true for
-    /// the first row of each cluster
+    /// Write the cluster of every row instead of pairs: rows that are connected by pairs of at least
+    /// --threshold. keep is true for the first row of each cluster
     #[arg(long, requires = "least_score", conflicts_with_all = ["top_k", "max_pairs"])]
     pub clusters: bool,
 
-    /// Columns of VECTORS to copy to the output, separated by commas or spaces; of pairs, as NAME_a and NAME_b
+    /// Columns of VECTORS to copy to the output, separated by commas or spaces; of pairs, as NAME_a and
+    /// NAME_b
     #[arg(id = "columns", long = "keep", value_name = "NAME", num_args = 1.., value_delimiter = ',')]
     pub keep: Vec<String>,
 
@@ -75,8 +78,8 @@ pub(super) struct PairsArgs {
 /// The options of `pairs`.
 ///
 /// # Errors
-/// [`UsageError`] if `SCONCE_ISA` names an instruction set that the processor does not have, or the extension of the output is not
-/// known.
+/// [`UsageError`] if `SCONCE_ISA` names an instruction set that the processor does not have, or the extension
+/// of the output is not known.
 pub(super) fn options(args: PairsArgs) -> Result<PairsOptions> {
     Isa::check().map_err(UsageError)?;
     let (top_k, max_pairs) = (args.top_k as usize, args.max_pairs as usize);

@@ -22,13 +22,14 @@ use crate::task::{AMX_TOKENS, CAUSAL_TOKENS, CPU_F32_TOKENS, CPU_TOKENS, MAX_GPU
 /// The texts, the output and the run of a command that turns records into rows.
 #[derive(Debug, Args)]
 pub(super) struct RecordArgs {
-    /// Texts. Without TEXT and --input, or if TEXT is a single -, texts are read from standard input, one per line
+    /// Texts. Without TEXT and --input, or if TEXT is a single -, texts are read from standard input, one per
+    /// line
     #[arg(value_name = "TEXT", conflicts_with = "input")]
     pub texts: Vec<String>,
 
-    /// Files, directories or glob patterns such as 'docs/*.txt'. Directories are searched recursively, without hidden files and
-    /// files that .gitignore excludes; if some files have fields (jsonl, csv, tsv, parquet, arrow), only those are read. Files may be
-    /// compressed (.gz, .zst). - is standard input
+    /// Files, directories or glob patterns such as 'docs/*.txt'. Directories are searched recursively,
+    /// without hidden files and files that .gitignore excludes; if some files have fields (jsonl, csv, tsv,
+    /// parquet, arrow), only those are read. Files may be compressed (.gz, .zst). - is standard input
     #[arg(short, long, value_name = "FILE", num_args = 1..)]
     pub input: Vec<PathBuf>,
 
@@ -48,16 +49,19 @@ pub(super) struct RecordArgs {
     #[arg(long, value_name = "FORMAT", default_value = "auto", value_parser = named_or_auto::<input::Format>())]
     pub input_format: OrAuto<input::Format>,
 
-    /// Delimiter of the fields in csv and tsv, one ASCII character; '\t' is a tab [default: a comma, in tsv a tab]
+    /// Delimiter of the fields in csv and tsv, one ASCII character; '\t' is a tab [default: a comma, in tsv a
+    /// tab]
     #[arg(long, value_name = "CHAR", value_parser = delimiter)]
     pub delimiter: Option<u8>,
 
-    /// Quote around fields of csv and tsv, one ASCII character, or none: quotes are plain text [default: \", in tsv none]
+    /// Quote around fields of csv and tsv, one ASCII character, or none: quotes are plain text [default: \",
+    /// in tsv none]
     #[arg(long, value_name = "CHAR|none", value_parser = quote)]
     pub quote: Option<Quote>,
 
-    /// Field or column of the text, in jsonl, csv, tsv, parquet and arrow, or several, separated by commas or spaces, whose values are
-    /// joined. meta.text is the field text in the object or struct meta, here and in the other options [default: text]
+    /// Field or column of the text, in jsonl, csv, tsv, parquet and arrow, or several, separated by commas or
+    /// spaces, whose values are joined. meta.text is the field text in the object or struct meta, here and in
+    /// the other options [default: text]
     #[arg(long, value_name = "NAME", num_args = 1.., value_delimiter = ',')]
     pub text_field: Vec<String>,
 
@@ -69,13 +73,14 @@ pub(super) struct RecordArgs {
     #[arg(long, value_name = "NAME")]
     pub id_field: Option<String>,
 
-    /// Fields or columns to copy to the output, separated by commas or spaces; NAME=AS copies NAME under the name AS. Every input has
-    /// text, file and line. Columns of parquet and arrow inputs keep their type; other types are inferred from the first records
+    /// Fields or columns to copy to the output, separated by commas or spaces; NAME=AS copies NAME under the
+    /// name AS. Every input has text, file and line. Columns of parquet and arrow inputs keep their type;
+    /// other types are inferred from the first records
     #[arg(long, value_name = "NAME", num_args = 1.., value_delimiter = ',', value_parser = kept_name)]
     pub keep: Vec<KeptName>,
 
-    /// Output file [default: standard output]. It is written atomically and replaces an existing file. Skipped, failed and
-    /// truncated records are listed in FILE.ledger.jsonl
+    /// Output file [default: standard output]. It is written atomically and replaces an existing file.
+    /// Skipped, failed and truncated records are listed in FILE.ledger.jsonl
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 
@@ -83,8 +88,8 @@ pub(super) struct RecordArgs {
     #[arg(long, value_name = "FORMAT", default_value = "auto", value_parser = named_or_auto::<OutputFormat>())]
     pub output_format: OrAuto<OutputFormat>,
 
-    /// Resume an interrupted run into the same output. Starts from the beginning if there is none, and does nothing if the
-    /// output is up to date
+    /// Resume an interrupted run into the same output. Starts from the beginning if there is none, and does
+    /// nothing if the output is up to date
     #[arg(long)]
     pub resume: bool,
 
@@ -100,8 +105,9 @@ pub(super) struct RecordArgs {
     #[arg(long, value_name = "N")]
     pub limit: Option<u64>,
 
-    /// Process only part I of N of the records, in contiguous parts of equal size, numbered from 1: -o part-2.parquet --shard 2/8.
-    /// The input is read once more to count its records. sconce merge joins the outputs
+    /// Process only part I of N of the records, in contiguous parts of equal size, numbered from 1: -o
+    /// part-2.parquet --shard 2/8. The input is read once more to count its records. sconce merge joins the
+    /// outputs
     #[arg(long, value_name = "I/N")]
     pub shard: Option<Shard>,
 
@@ -116,7 +122,8 @@ pub(super) struct RecordArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help = batch_tokens_help())]
     pub batch_tokens: Option<u32>,
 
-    /// Maximum memory of the process, including weights, for example 2GB. Batches are made small enough to fit
+    /// Maximum memory of the process, including weights, for example 2GB. Batches are made small enough to
+    /// fit
     #[arg(long, value_name = "SIZE", value_parser = size, help_heading = "Hardware")]
     pub max_memory: Option<ByteSize>,
 }
@@ -138,7 +145,8 @@ pub(super) enum OnError {
 
 names!(OnError { Stop => "stop", Skip => "skip" });
 
-/// The options of every command that turns records into rows. `pair` is the field of the second text, with the name of its option.
+/// The options of every command that turns records into rows. `pair` is the field of the second text, with
+/// the name of its option.
 pub(super) fn records(
     args: RecordArgs,
     model: ModelOptions,

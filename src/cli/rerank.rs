@@ -35,8 +35,8 @@ pub(super) struct RerankArgs {
     #[arg(long, value_name = "QUERY", group = "common_query", required_unless_present_any = ["record_query_field", "rerank_queries"])]
     pub query: Option<String>,
 
-    /// File of queries, in the input formats of embed, for each of which all texts are scored; - is standard input. Rows have the
-    /// query's index as query and its id, if it has one, as query_id
+    /// File of queries, in the input formats of embed, for each of which all texts are scored; - is standard
+    /// input. Rows have the query's index as query and its id, if it has one, as query_id
     #[arg(
         id = "rerank_queries",
         long = "queries",
@@ -46,16 +46,18 @@ pub(super) struct RerankArgs {
     )]
     pub queries: Option<PathBuf>,
 
-    /// Field or column of the query: of each record, or with --queries of its records [default with --queries: text]
+    /// Field or column of the query: of each record, or with --queries of its records [default with
+    /// --queries: text]
     #[arg(id = "record_query_field", long = "query-field", value_name = "NAME", conflicts_with = "query")]
     pub query_field: Option<String>,
 
-    /// Sort rows by their scores, best first, and write only K of them per query, each with its rank; 0: all. Rows are written at
-    /// the end [default: all rows in the order of the input]
+    /// Sort rows by their scores, best first, and write only K of them per query, each with its rank; 0: all.
+    /// Rows are written at the end [default: all rows in the order of the input]
     #[arg(id = "top_rows", long = "top-k", value_name = "K", requires = "common_query")]
     pub top_k: Option<u32>,
 
-    /// Prompt of a cross-encoder: put before each query, or the instruction in a chat template [default: from the model's files]
+    /// Prompt of a cross-encoder: put before each query, or the instruction in a chat template [default: from
+    /// the model's files]
     #[arg(long, value_name = "TEXT", conflicts_with = "prompt_name")]
     pub prompt: Option<String>,
 
@@ -63,7 +65,8 @@ pub(super) struct RerankArgs {
     #[arg(long, value_name = "NAME")]
     pub prompt_name: Option<String>,
 
-    /// How to pool token vectors, in place of a cross-encoder's head or an embedding model's own pooling; see embed
+    /// How to pool token vectors, in place of a cross-encoder's head or an embedding model's own pooling; see
+    /// embed
     #[arg(long, value_name = "MODE", default_value = "auto", value_parser = pooling())]
     pub pooling: OrAuto<Pooling>,
 

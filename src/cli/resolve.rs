@@ -22,7 +22,8 @@ use crate::task::{OnLong, PromptChoice, VectorOptions};
 /// The options of every command that loads a model.
 ///
 /// # Errors
-/// [`UsageError`] if `SCONCE_ISA` names an instruction set that the processor does not have, or a config has no weights.
+/// [`UsageError`] if `SCONCE_ISA` names an instruction set that the processor does not have, or a config has
+/// no weights.
 pub(super) fn model(args: &ModelArgs) -> Result<ModelOptions> {
     if args.config.is_some() && args.random_weights.is_none() {
         bail!(UsageError("--config needs --random-weights SEED, because a config has no weights".into()));
@@ -64,8 +65,8 @@ pub(super) fn vectors(args: &VectorArgs) -> VectorOptions {
     }
 }
 
-/// The format of an output: as the option says, else that of the extension of the file by `of_extension`, in lower case and empty if
-/// there is none. `default`: the format of standard output.
+/// The format of an output: as the option says, else that of the extension of the file by `of_extension`, in
+/// lower case and empty if there is none. `default`: the format of standard output.
 ///
 /// # Errors
 /// [`UsageError`] if the extension is not known.
@@ -183,7 +184,8 @@ pub(super) fn source(model: String, hub: &HubArgs, verbosity: &VerbosityArgs) ->
     }
 }
 
-/// Whether a path is standard output. If standard output is redirected to a file, opening such a path would truncate the file.
+/// Whether a path is standard output. If standard output is redirected to a file, opening such a path would
+/// truncate the file.
 pub(super) fn is_stdout(path: &Path) -> bool {
     ["-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"].iter().any(|name| path == Path::new(name))
 }

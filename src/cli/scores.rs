@@ -26,7 +26,8 @@ pub(super) struct ScoreArgs {
     #[command(flatten)]
     pub limit: LimitArgs,
 
-    /// Which text of a pair over the limit is truncated. longest_first: the longer one, until both are of equal length
+    /// Which text of a pair over the limit is truncated. longest_first: the longer one, until both are of
+    /// equal length
     #[arg(long, value_name = "STRATEGY", default_value = "longest_first", value_parser = named::<PairTruncation>())]
     pub truncation: PairTruncation,
 
@@ -58,7 +59,8 @@ pub(super) fn scoring(args: &ModelArgs, scores: &ScoreArgs) -> Result<(ModelOpti
     Ok((model, ScoreOptions { on_long: *on_long, raw: *raw }))
 }
 
-/// The options of a command that writes the best of what a head scores for a text, or for a pair with `pair_field`.
+/// The options of a command that writes the best of what a head scores for a text, or for a pair with
+/// `pair_field`.
 ///
 /// # Errors
 /// [`UsageError`] if arguments contradict each other.

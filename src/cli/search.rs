@@ -35,12 +35,13 @@ A model with a prompt named query embeds queries with it, unless --prompt or --p
 
 #[derive(Debug, Args)]
 pub(super) struct SearchArgs {
-    /// Vector file: npy, npz, safetensors, parquet, arrow, jsonl or csv, as embed or other software writes them. Several, or a directory of them, such as
-    /// shards, are searched as one
+    /// Vector file: npy, npz, safetensors, parquet, arrow, jsonl or csv, as embed or other software writes
+    /// them. Several, or a directory of them, such as shards, are searched as one
     #[arg(id = "searched_vectors", value_name = "VECTORS")]
     pub file: PathBuf,
 
-    /// More vector files, and after them texts to search for. Without QUERY, --queries and --query-vectors, queries are read from standard input, one per line
+    /// More vector files, and after them texts to search for. Without QUERY, --queries and --query-vectors,
+    /// queries are read from standard input, one per line
     #[arg(id = "query_texts", value_name = "QUERY")]
     pub texts: Vec<String>,
 
@@ -52,7 +53,8 @@ pub(super) struct SearchArgs {
     #[arg(long, value_name = "FILE")]
     pub query_vectors: Option<PathBuf>,
 
-    /// Column, field, array or tensor of the vectors of VECTORS, and of --rescore and --query-vectors where they have it [default: embedding, or the only one with vectors]
+    /// Column, field, array or tensor of the vectors of VECTORS, and of --rescore and --query-vectors where
+    /// they have it [default: embedding, or the only one with vectors]
     #[arg(long, value_name = "NAME")]
     pub vector_field: Option<String>,
 
@@ -60,8 +62,8 @@ pub(super) struct SearchArgs {
     #[arg(id = "queries_format", long = "input-format", value_name = "FORMAT", default_value = "auto", value_parser = named_or_auto::<input::Format>())]
     pub input_format: OrAuto<input::Format>,
 
-    /// Field or column of the query, in jsonl, csv, tsv, parquet and arrow, or several, separated by commas, whose values are joined
-    /// [default: text]
+    /// Field or column of the query, in jsonl, csv, tsv, parquet and arrow, or several, separated by commas,
+    /// whose values are joined [default: text]
     #[arg(id = "query_field", long = "text-field", value_name = "NAME", value_delimiter = ',')]
     pub text_field: Vec<String>,
 
@@ -81,11 +83,13 @@ pub(super) struct SearchArgs {
     #[arg(id = "least_score", long = "threshold", value_name = "SCORE", value_parser = finite, allow_negative_numbers = true)]
     pub threshold: Option<f64>,
 
-    /// Score of two vectors; euclidean is the negative distance. Equal scores rank by row [default: the model's similarity function]
+    /// Score of two vectors; euclidean is the negative distance. Equal scores rank by row [default: the
+    /// model's similarity function]
     #[arg(id = "search_metric", long = "metric", value_name = "METRIC", value_parser = named::<Metric>())]
     pub metric: Option<Metric>,
 
-    /// The vectors of VECTORS in f32 or f16, by which the best candidates are ranked again, for int8 and binary vectors
+    /// The vectors of VECTORS in f32 or f16, by which the best candidates are ranked again, for int8 and
+    /// binary vectors
     #[arg(long, value_name = "FILE")]
     pub rescore: Option<PathBuf>,
 
@@ -101,7 +105,8 @@ pub(super) struct SearchArgs {
     #[arg(long, value_name = "T", value_parser = temperature, requires = "weights")]
     pub temperature: Option<f64>,
 
-    /// Write the weighted mean of this numeric column over the neighbours, one row per query. Rows without a value are left out
+    /// Write the weighted mean of this numeric column over the neighbours, one row per query. Rows without a
+    /// value are left out
     #[arg(long, value_name = "NAME", requires = "weights")]
     pub value_field: Option<String>,
 
@@ -117,8 +122,8 @@ pub(super) struct SearchArgs {
     #[arg(id = "auto_table_format", long = "output-format", value_name = "FORMAT", default_value = "auto", value_parser = named_or_auto::<TableFormat>())]
     pub output_format: OrAuto<TableFormat>,
 
-    /// What to do with queries longer than the limit. error: stop; truncate: take their first tokens; mean: encode the query in chunks
-    /// and take the mean of their vectors, weighted by tokens
+    /// What to do with queries longer than the limit. error: stop; truncate: take their first tokens; mean:
+    /// encode the query in chunks and take the mean of their vectors, weighted by tokens
     #[arg(id = "on_long_query", long = "on-long", value_name = "ACTION", default_value = "error", value_parser = on_long_query())]
     pub on_long: OnLong,
 

@@ -25,8 +25,8 @@ Examples:
 
 #[derive(Debug, Args)]
 pub(super) struct ServeArgs {
-    /// Model to serve, as a directory or an id on the Hugging Face Hub; NAME=MODEL gives it another name in requests. May be repeated:
-    /// the first one that a route can use is its default
+    /// Model to serve, as a directory or an id on the Hugging Face Hub; NAME=MODEL gives it another name in
+    /// requests. May be repeated: the first one that a route can use is its default
     #[arg(short, long = "model", value_name = "[NAME=]DIR or HUB_ID", env = "SCONCE_MODEL", default_value = DEFAULT_MODEL, help_heading = "Model")]
     pub models: Vec<String>,
 
@@ -36,8 +36,8 @@ pub(super) struct ServeArgs {
     #[command(flatten)]
     pub vectors: VectorArgs,
 
-    /// What to do with texts longer than the limit, where a request does not say. mean: encode the text in chunks and take the mean of
-    /// their vectors, weighted by tokens
+    /// What to do with texts longer than the limit, where a request does not say. mean: encode the text in
+    /// chunks and take the mean of their vectors, weighted by tokens
     #[arg(long, value_name = "ACTION", default_value = "truncate", value_parser = on_long())]
     pub on_long: OnLong,
 
@@ -75,8 +75,8 @@ pub(super) struct ServeArgs {
     #[arg(long, value_name = "FILE", env = "SCONCE_TLS_KEY", requires = "tls_cert", help_heading = "Server")]
     pub tls_key: Option<PathBuf>,
 
-    /// Origin (scheme, host and port) of pages that may use the server from a browser, or * for all; may be repeated. Others are
-    /// answered with 403
+    /// Origin (scheme, host and port) of pages that may use the server from a browser, or * for all; may be
+    /// repeated. Others are answered with 403
     #[arg(long, value_name = "ORIGIN", env = "SCONCE_CORS_ALLOW_ORIGIN", help_heading = "Server")]
     pub cors_allow_origin: Vec<String>,
 
@@ -102,8 +102,8 @@ pub(super) struct ServeArgs {
     )]
     pub payload_limit: ByteSize,
 
-    /// Maximum memory of the process, such as 4GB: requests that do not fit beside the models are refused with 413 or 429 [default:
-    /// four fifths of the memory of the machine or the container]
+    /// Maximum memory of the process, such as 4GB: requests that do not fit beside the models are refused
+    /// with 413 or 429 [default: four fifths of the memory of the machine or the container]
     #[arg(long, value_name = "SIZE", env = "SCONCE_MAX_MEMORY", help_heading = "Server")]
     pub max_memory: Option<ByteSize>,
 
@@ -121,7 +121,8 @@ pub(super) struct ServeArgs {
     )]
     pub shutdown_timeout: u32,
 
-    /// File with the keys of clients, one per line; also SCONCE_API_KEY with one key. Requests without one are answered with 401
+    /// File with the keys of clients, one per line; also SCONCE_API_KEY with one key. Requests without one
+    /// are answered with 401
     #[arg(long, value_name = "FILE", env = "SCONCE_API_KEY_FILE", help_heading = "Server")]
     pub api_key_file: Option<PathBuf>,
 
@@ -129,8 +130,8 @@ pub(super) struct ServeArgs {
     #[arg(long, value_name = "FORMAT", env = "SCONCE_LOG_FORMAT", default_value = "text", value_parser = named::<LogFormat>(), help_heading = "Server")]
     pub log_format: LogFormat,
 
-    /// Ask the server at this address whether it answers requests, and exit with 0 or 1: the health check of a container. With --tls-cert,
-    /// whether it takes connections
+    /// Ask the server at this address whether it answers requests, and exit with 0 or 1: the health check of
+    /// a container. With --tls-cert, whether it takes connections
     #[arg(long, help_heading = "Server")]
     pub probe: bool,
 

@@ -23,7 +23,8 @@ pub(super) struct SimilarityArgs {
     #[arg(id = "compared_texts", value_name = "TEXT", num_args = 2.., required = true)]
     pub texts: Vec<String>,
 
-    /// Similarity of two vectors; euclidean and manhattan are negative distances [default: from the model's files, else cosine]
+    /// Similarity of two vectors; euclidean and manhattan are negative distances [default: from the model's
+    /// files, else cosine]
     #[arg(long, value_name = "METRIC", value_parser = one_of(choices_of(Similarity::OF_VECTORS, |value| value)))]
     pub metric: Option<Similarity>,
 

@@ -26,8 +26,9 @@ pub(super) struct TagArgs {
     #[command(flatten)]
     pub records: RecordArgs,
 
-    /// How tokens are joined to entities. none: each token has its label; simple: consecutive tokens with the same label;
-    /// first, average, max: words have the label of their first token, of the highest mean score or of the highest score
+    /// How tokens are joined to entities. none: each token has its label; simple: consecutive tokens with the
+    /// same label; first, average, max: words have the label of their first token, of the highest mean score
+    /// or of the highest score
     #[arg(long, value_name = "STRATEGY", default_value = Aggregation::default().name(), value_parser = named::<Aggregation>())]
     pub aggregation: Aggregation,
 
@@ -42,7 +43,8 @@ pub(super) struct TagArgs {
     #[arg(id = "on_long_pair", long = "on-long", value_name = "ACTION", default_value = "truncate", value_parser = on_long_pair())]
     pub on_long: OnLong,
 
-    /// Tag texts longer than the limit in windows that share N tokens; of entities that overlap, the longest is kept
+    /// Tag texts longer than the limit in windows that share N tokens; of entities that overlap, the longest
+    /// is kept
     #[arg(id = "window_stride", long = "stride", value_name = "N")]
     pub stride: Option<u32>,
 

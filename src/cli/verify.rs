@@ -22,8 +22,8 @@ Examples:
 
 #[derive(Debug, Args)]
 pub(super) struct VerifyArgs {
-    /// File of reference vectors in f32 or f16: jsonl, csv, parquet or arrow with the columns text and embedding, or npy or
-    /// safetensors with --input
+    /// File of reference vectors in f32 or f16: jsonl, csv, parquet or arrow with the columns text and
+    /// embedding, or npy or safetensors with --input
     #[arg(long, value_name = "FILE")]
     pub against: PathBuf,
 
@@ -35,7 +35,8 @@ pub(super) struct VerifyArgs {
     #[arg(id = "reference_texts", short = 'i', long = "input", value_name = "FILE")]
     pub texts: Option<PathBuf>,
 
-    /// Field or column of the text, or several, separated by commas or spaces, whose values are joined [default: text]
+    /// Field or column of the text, or several, separated by commas or spaces, whose values are joined
+    /// [default: text]
     #[arg(long, value_name = "NAME", num_args = 1.., value_delimiter = ',')]
     pub text_field: Vec<String>,
 
@@ -43,17 +44,18 @@ pub(super) struct VerifyArgs {
     #[arg(long, value_name = "SEPARATOR", allow_hyphen_values = true)]
     pub text_separator: Option<String>,
 
-    /// Maximum absolute difference of an element [default: 1e-5 for f32, 1e-4 for bf16x3, each times the largest element if that
-    /// exceeds 1; no limit for other data types]
+    /// Maximum absolute difference of an element [default: 1e-5 for f32, 1e-4 for bf16x3, each times the
+    /// largest element if that exceeds 1; no limit for other data types]
     #[arg(long, value_name = "X", value_parser = difference)]
     pub max_difference: Option<f64>,
 
-    /// Minimum cosine of a vector with its reference [default: 0.99999 for f32 and bf16x3, 0.999 for bf16 and f16, 0.99 for int8]
+    /// Minimum cosine of a vector with its reference [default: 0.99999 for f32 and bf16x3, 0.999 for bf16 and
+    /// f16, 0.99 for int8]
     #[arg(long, value_name = "X", value_parser = cosine, allow_negative_numbers = true)]
     pub min_cosine: Option<f64>,
 
-    /// Minimum share of the ten nearest neighbours among the rows that are the same [default: 0.99 for f32 and bf16x3, 0.95 for bf16
-    /// and f16, 0.9 for int8]
+    /// Minimum share of the ten nearest neighbours among the rows that are the same [default: 0.99 for f32
+    /// and bf16x3, 0.95 for bf16 and f16, 0.9 for int8]
     #[arg(long, value_name = "SHARE", value_parser = share)]
     pub min_neighbours: Option<f64>,
 

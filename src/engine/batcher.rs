@@ -108,7 +108,8 @@ impl<T: Task, M> Batcher<T, M> {
         }
     }
 
-    /// Adds an item to the next wave, which is sent if it is full. Returns false if the caller has ended the run.
+    /// Adds an item to the next wave, which is sent if it is full. Returns false if the caller has ended the
+    /// run.
     pub(super) fn add(&mut self, item: Item<M>) -> Result<bool> {
         let Item { carried, text, options, carried_bytes, ends_batch } = item;
         let rows = text.map(|text| {
@@ -130,7 +131,8 @@ impl<T: Task, M> Batcher<T, M> {
         self.next.rows += usize::from(rows.is_none());
         self.next.carried_bytes += carried_bytes;
         self.next.items.push((carried, rows));
-        // No more items have to come until the caller has the rows of this one. Busy workers would not start with them yet.
+        // No more items have to come until the caller has the rows of this one. Busy workers would not start
+        // with them yet.
         let is_awaited = ends_batch && self.is_interactive && self.workers.is_idle();
         if is_awaited || self.next.is_full(&self.budget) { self.send_wave() } else { Ok(true) }
     }
@@ -155,7 +157,8 @@ impl<T: Task, M> Batcher<T, M> {
         }
     }
 
-    /// Sends the gathered items to the caller and their batches to the workers. Returns false if the caller has ended the run.
+    /// Sends the gathered items to the caller and their batches to the workers. Returns false if the caller
+    /// has ended the run.
     pub(super) fn send_wave(&mut self) -> Result<bool> {
         let NextWave { items, texts, .. } = mem::take(&mut self.next);
         self.repeats.end_wave();

@@ -4,12 +4,13 @@
 
 use std::cmp::Reverse;
 
-/// Groups sequences of these `lengths`, in tokens, into batches of at most `max_tokens` tokens. A sequence of `max_tokens` or more
-/// is a batch of its own. The others are divided into batches with about the same number of tokens, and into a multiple of the
-/// workers that are left, as long as there are enough sequences: all of `workers` are then busy for about the same time.
+/// Groups sequences of these `lengths`, in tokens, into batches of at most `max_tokens` tokens. A sequence of
+/// `max_tokens` or more is a batch of its own. The others are divided into batches with about the same number
+/// of tokens, and into a multiple of the workers that are left, as long as there are enough sequences: all of
+/// `workers` are then busy for about the same time.
 ///
-/// Returns the indices of the sequences in each batch, in ascending order. The longest sequences are assigned first, each to the
-/// batch with the fewest tokens so far (Graham 1969).
+/// Returns the indices of the sequences in each batch, in ascending order. The longest sequences are assigned
+/// first, each to the batch with the fewest tokens so far (Graham 1969).
 pub fn balanced_batches(lengths: &[usize], max_tokens: usize, workers: usize) -> Vec<Vec<usize>> {
     let mut longest_first: Vec<usize> = (0..lengths.len()).collect();
     longest_first.sort_by_key(|&sequence| Reverse(lengths[sequence]));
@@ -27,7 +28,8 @@ pub fn balanced_batches(lengths: &[usize], max_tokens: usize, workers: usize) ->
     long.iter().map(|&sequence| vec![sequence]).chain(batches).collect()
 }
 
-/// Assigns sequences, the longest first, to `count` batches. Returns `None` if a batch would exceed `max_tokens`.
+/// Assigns sequences, the longest first, to `count` batches. Returns `None` if a batch would exceed
+/// `max_tokens`.
 fn assign(
     longest_first: &[usize],
     lengths: &[usize],

@@ -1,4 +1,5 @@
-//! Limits on the items, tokens and bytes in flight, so that memory stays within `--max-memory`. Pure functions of numbers.
+//! Limits on the items, tokens and bytes in flight, so that memory stays within `--max-memory`. Pure
+//! functions of numbers.
 
 use anyhow::{Result, bail};
 use bytesize::ByteSize;
@@ -25,8 +26,8 @@ pub struct Workload {
     pub model_bytes: usize,
     /// Activations and logits per token of a batch, in bytes.
     pub token_bytes: usize,
-    /// Attention scores, packed keys and packed values of one sequence of `max_length` tokens, and logits that are computed for a
-    /// fixed number of tokens, in bytes.
+    /// Attention scores, packed keys and packed values of one sequence of `max_length` tokens, and logits
+    /// that are computed for a fixed number of tokens, in bytes.
     pub attention_bytes: usize,
     /// Size of a vector, in bytes.
     pub vector_bytes: usize,
@@ -68,8 +69,9 @@ pub struct MemoryBudget {
 /// Bytes of text of a group. Longer texts are groups of their own.
 pub const GROUP_BYTES: usize = 1 << 18;
 
-/// Batches per wave and worker: enough to balance the workers. Workers take batches of the next wave without waiting, and a
-/// checkpoint covers whole waves, so larger waves would only lose more work at an interruption.
+/// Batches per wave and worker: enough to balance the workers. Workers take batches of the next wave without
+/// waiting, and a checkpoint covers whole waves, so larger waves would only lose more work at an
+/// interruption.
 const BATCHES_PER_WORKER: usize = 2;
 /// Maximum rows per wave.
 const MAX_WAVE_ROWS: usize = 8192;
@@ -80,7 +82,8 @@ const MAX_WAVE_CARRIED_BYTES: usize = 2 << 20;
 /// Waves in flight: one in the collector, one queued, one being planned.
 const WAVES_IN_FLIGHT: usize = 3;
 
-/// Bytes that the tokenizer allocates per byte of text: normalized forms, offsets and pieces (135 measured on English).
+/// Bytes that the tokenizer allocates per byte of text: normalized forms, offsets and pieces (135 measured on
+/// English).
 pub const TOKENIZER_BYTES_PER_TEXT_BYTE: usize = 160;
 /// Minimum record size that a budget has to allow, in bytes.
 const MIN_RECORD_BYTES: usize = 1 << 15;
@@ -90,7 +93,8 @@ const MIN_READING_BYTES: usize = 4 * MIN_RECORD_BYTES;
 const OVERHEAD_BYTES: usize = 16 << 20;
 
 impl MemoryBudget {
-    /// The budget with the highest throughput that keeps the process below `max_memory` bytes. `None`: no limit.
+    /// The budget with the highest throughput that keeps the process below `max_memory` bytes. `None`: no
+    /// limit.
     ///
     /// # Errors
     /// If the model and the smallest batch do not fit: a usage error.
@@ -116,7 +120,8 @@ impl MemoryBudget {
     /// The budget without a memory limit, for `threads` workers and `batch_tokens` tokens per batch.
     fn unbounded(workload: &Workload, threads: usize, batch_tokens: usize) -> Self {
         let max_vectors = (MAX_WAVE_VECTOR_BYTES / workload.vector_bytes.max(1)).max(threads);
-        // The last text of a wave ends past `wave_tokens`. Without the margin it would need one more batch per worker.
+        // The last text of a wave ends past `wave_tokens`. Without the margin it would need one more batch
+        // per worker.
         let margin = workload.max_length.min(batch_tokens / 4);
         let wave_tokens = batch_tokens * BATCHES_PER_WORKER * threads - margin;
         let (wave_tokens, wave_rows) = if workload.is_per_token {
@@ -194,7 +199,8 @@ impl MemoryBudget {
 }
 
 impl Workload {
-    /// Memory of the process for a batch of `batch_tokens` tokens, or of one sequence of the maximum length, in bytes.
+    /// Memory of the process for a batch of `batch_tokens` tokens, or of one sequence of the maximum length,
+    /// in bytes.
     pub fn batch_bytes(&self, batch_tokens: usize) -> usize {
         if self.is_gpu {
             return 0;

@@ -92,7 +92,8 @@ impl<O: Order> Dispatcher<O> {
         changed
     }
 
-    /// Changes what waits, in work on a worker: it looks for something to run afterwards, and wakes others for the rest.
+    /// Changes what waits, in work on a worker: it looks for something to run afterwards, and wakes others
+    /// for the rest.
     pub(super) fn change_in_work<R>(&self, change: impl FnOnce(&mut O) -> R) -> R {
         change(&mut self.lock().order)
     }
@@ -176,7 +177,8 @@ pub(super) fn start_workers(pools: Vec<ThreadPool>, work: impl Fn(usize) + Clone
     }
 }
 
-/// A pool of one thread for each worker, so that none waits for another. If the system refuses a thread, none is started.
+/// A pool of one thread for each worker, so that none waits for another. If the system refuses a thread, none
+/// is started.
 pub(super) fn own_pools(workers: Range<usize>, name: &str) -> Result<Vec<ThreadPool>> {
     workers.map(|worker| single_thread_pool(format!("{name}-{worker}"))).collect()
 }

@@ -1,23 +1,27 @@
-//! Texts in, rows out, in bounded memory, for every task and every caller alike. It knows no file, no subcommand and no protocol.
+//! Texts in, rows out, in bounded memory, for every task and every caller alike. It knows no file, no
+//! subcommand and no protocol.
 //!
 //! ```text
 //! items, in order ──► batcher ──waves, in order──► the caller
 //!                        └──batches──► workers ──rows──┘
 //! ```
 //!
-//! An *item* is a text with what its caller carries beside it. A *wave* is the items that are planned together: some batches for each
-//! worker. The batches of a wave finish in any order; the caller waits for all of them, and takes the waves in the order of the items.
-//! As no bit of a row depends on its batch, equal texts are encoded once.
+//! An *item* is a text with what its caller carries beside it. A *wave* is the items that are planned
+//! together: some batches for each worker. The batches of a wave finish in any order; the caller waits for
+//! all of them, and takes the waves in the order of the items. As no bit of a row depends on its batch, equal
+//! texts are encoded once.
 //!
-//! A task implements the trait [`Task`]: the tokens of a text, the outputs of a batch, and the rows of an output. [`Engine::encode`] takes texts that are in memory,
-//! [`Engine::start`] a stream of items.
+//! A task implements the trait [`Task`]: the tokens of a text, the outputs of a batch, and the rows of an
+//! output. [`Engine::encode`] takes texts that are in memory, [`Engine::start`] a stream of items.
 //!
 //! * `task`: the contract with a task.
 //! * `budget`: how many items, tokens and bytes are in flight, as pure functions.
-//! * `batcher`: items → waves; `batches`: which texts share a batch; `repeats`: the rows of texts that were planned before.
+//! * `batcher`: items → waves; `batches`: which texts share a batch; `repeats`: the rows of texts that were
+//!   planned before.
 //! * `dispatcher`: the worker threads, and the order in which they take what waits. There are two:
 //!   * `workers`: the batches of waves as they arrive; `wave`: what the threads send to one another.
-//!   * `queue`: the texts of many callers at once, as on a server, by deadlines; `schedule`: this order, as a pure module.
+//!   * `queue`: the texts of many callers at once, as on a server, by deadlines; `schedule`: this order, as a
+//!     pure module.
 //! * `row_cache`, `row_store`: rows of earlier processes, in the place of a batch's.
 //! * `utilization`: how busy the workers are.
 
@@ -99,8 +103,8 @@ impl<T: Task> Engine<T> {
         self.repeated.load(Ordering::Relaxed)
     }
 
-    /// Starts a batcher, and returns the channel for its caller: waves in the order of the items, then the end or an error.
-    /// `is_interactive`: someone may wait for the row of an item before the next item comes.
+    /// Starts a batcher, and returns the channel for its caller: waves in the order of the items, then the
+    /// end or an error. `is_interactive`: someone may wait for the row of an item before the next item comes.
     pub fn start<M: Send + 'static>(
         &self,
         items: Receiver<Incoming<M>>,
@@ -117,8 +121,8 @@ impl<T: Task> Engine<T> {
     /// Encodes texts that are in memory. Rows have the same bits as in any other order and number of texts.
     ///
     /// # Errors
-    /// [`RowOptionError`] if the task does not have the options; [`TextError`] for the first text that cannot be tokenized; if the
-    /// encoder fails.
+    /// [`RowOptionError`] if the task does not have the options; [`TextError`] for the first text that cannot
+    /// be tokenized; if the encoder fails.
     pub fn encode(&self, texts: &[TaskInput], options: &RowOptions) -> Result<Vec<EncodedText>> {
         self.task().check(options)?;
         let (to_caller, waves) = unbounded();

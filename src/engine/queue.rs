@@ -1,13 +1,16 @@
-//! Texts of many callers at once, for a server: each caller hands over a call and gets an answer, whatever the others do.
+//! Texts of many callers at once, for a server: each caller hands over a call and gets an answer, whatever
+//! the others do.
 //!
 //! ```text
 //! calls ──► tokenize ──► schedule ──batches──► encode, finish ──► answers
 //! ```
 //!
-//! Everything but the caller's own work happens on the workers: the tokenizing of a call, its batches, and what becomes of its rows.
-//! A call whose [`Ticket`] is dropped has no caller any more: its texts are left out of batches.
+//! Everything but the caller's own work happens on the workers: the tokenizing of a call, its batches, and
+//! what becomes of its rows. A call whose [`Ticket`] is dropped has no caller any more: its texts are left
+//! out of batches.
 //!
-//! * `call`: calls and their answers. `task`: what encodes them. `pending`: a call without an answer. `shared`: what the workers do.
+//! * `call`: calls and their answers. `task`: what encodes them. `pending`: a call without an answer.
+//!   `shared`: what the workers do.
 
 mod call;
 mod pending;
@@ -68,7 +71,8 @@ pub struct QueueCounters {
     pub tokens: u64,
     /// Texts that were left out because their caller had gone.
     pub cancelled: u64,
-    /// Tokens that were encoded after their caller had gone: of the tokens of a batch, the part of its time that was left then.
+    /// Tokens that were encoded after their caller had gone: of the tokens of a batch, the part of its time
+    /// that was left then.
     pub unclaimed: u64,
     /// Busy time, summed over cores.
     pub busy: Duration,

@@ -5,11 +5,13 @@ use std::mem;
 
 use super::wave::SharedRows;
 
-/// Bytes of a text in the table beside the content of its rows: its key, and what the rows consist of beside that.
+/// Bytes of a text in the table beside the content of its rows: its key, and what the rows consist of beside
+/// that.
 const TEXT_BYTES: usize = 256;
 
-/// The rows of texts that were planned, by their keys: all of the present wave, and of earlier waves the latest that memory allows. Those are
-/// in two generations, the older of which is left out as a whole, so that its memory is free in one piece.
+/// The rows of texts that were planned, by their keys: all of the present wave, and of earlier waves the
+/// latest that memory allows. Those are in two generations, the older of which is left out as a whole, so
+/// that its memory is free in one piece.
 pub(super) struct Repeats {
     /// The texts of the present wave.
     wave: Texts,

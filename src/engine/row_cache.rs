@@ -1,4 +1,5 @@
-//! Rows of earlier runs in a directory (`--cache`): a text with the same tokens, model and options is not encoded again.
+//! Rows of earlier runs in a directory (`--cache`): a text with the same tokens, model and options is not
+//! encoded again.
 
 use std::hash::{Hash, Hasher};
 use std::path::Path;
@@ -20,7 +21,8 @@ pub struct RowCache {
 }
 
 impl RowCache {
-    /// The rows in `directory` of this identity: a digest of everything that a row depends on beside its tokens.
+    /// The rows in `directory` of this identity: a digest of everything that a row depends on beside its
+    /// tokens.
     pub fn open(directory: &Path, identity: u128) -> Result<Self> {
         let store = RowStore::open(&directory.join(format!("{identity:032x}")))?;
         Ok(RowCache { store, found: AtomicU64::new(0) })
@@ -64,7 +66,8 @@ pub(super) fn key(text: &TokenizedText, options: &RowOptions) -> u128 {
     digest.0.digest().first_bits()
 }
 
-/// SHA-256 as the hasher of keys. What [`Hash`] writes may change with the compiler, which is part of the build and so of the identity.
+/// SHA-256 as the hasher of keys. What [`Hash`] writes may change with the compiler, which is part of the
+/// build and so of the identity.
 #[derive(Default)]
 struct KeyHasher(store::Hasher);
 

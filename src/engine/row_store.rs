@@ -1,8 +1,9 @@
 //! Encoded rows by key, in files that are only appended to.
 //!
-//! Each process appends to a file of its own, which it holds a lock on for as long as it runs, and reads all files. A file is a
-//! sequence of entries: key (16 bytes), checksum (8 bytes), length (4 bytes, little-endian), content. An entry that was torn by a crash, or
-//! damaged, is not found; its text is encoded again.
+//! Each process appends to a file of its own, which it holds a lock on for as long as it runs, and reads all
+//! files. A file is a sequence of entries: key (16 bytes), checksum (8 bytes), length (4 bytes,
+//! little-endian), content. An entry that was torn by a crash, or damaged, is not found; its text is encoded
+//! again.
 
 use std::collections::HashMap;
 use std::fs::{self, File, TryLockError};
@@ -44,7 +45,8 @@ struct Place {
 }
 
 impl RowStore {
-    /// Opens the files in `directory`, which is made if it does not exist, and locks one that no other process appends to.
+    /// Opens the files in `directory`, which is made if it does not exist, and locks one that no other
+    /// process appends to.
     pub(super) fn open(directory: &Path) -> Result<Self> {
         let failed = |error: io::Error| {
             anyhow!("cannot use the cache {} ({error}); pass another --cache, or none", directory.display())
@@ -101,7 +103,8 @@ impl RowStore {
         (is_read && self::checksum(key, &content) == checksum).then_some(content)
     }
 
-    /// Adds an entry. A write that fails, for example because the disk is full, is no error: later entries are not written.
+    /// Adds an entry. A write that fails, for example because the disk is full, is no error: later entries
+    /// are not written.
     pub(super) fn add(&self, key: u128, content: &[u8]) {
         let Ok(length) = u32::try_from(content.len()) else { return };
         let checksum = checksum(key, content);
@@ -127,8 +130,8 @@ impl Files {
         self.directory.join(format!("{index}.rows"))
     }
 
-    /// Reads the places of all entries of a file, and returns the end of the last whole one. The contents are not read: a damaged header
-    /// leads to keys and checksums that no text has.
+    /// Reads the places of all entries of a file, and returns the end of the last whole one. The contents are
+    /// not read: a damaged header leads to keys and checksums that no text has.
     fn read_places(&mut self, file: &mut File, index: usize) -> io::Result<u64> {
         let length_of_file = file.metadata()?.len();
         let mut end = 0;

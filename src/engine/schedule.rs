@@ -1,15 +1,19 @@
-//! What waits on a server, what runs, and what a free worker runs next. Pure: events in, decisions out, no threads. Times are given.
+//! What waits on a server, what runs, and what a free worker runs next. Pure: events in, decisions out, no
+//! threads. Times are given.
 //!
-//! * A text has a *deadline*: [`SLACK_FACTOR`] times the time that an idle server takes for its request up to this text, after the
-//!   arrival of the request. The earliest deadline runs first: short texts before long ones, and single texts before most of a large
-//!   request. Texts that arrive later have later deadlines, so that every text is the first one at some time.
-//! * A free worker takes texts at once and never waits for more of them: up to [`BATCH_TIME`], less if little waits.
-//! * A text that is longer than a batch is *long*, and runs alone. Beside long texts, workers in addition run short ones, and the
-//!   operating system divides the cores among them.
+//! * A text has a *deadline*: [`SLACK_FACTOR`] times the time that an idle server takes for its request up to
+//!   this text, after the arrival of the request. The earliest deadline runs first: short texts before long
+//!   ones, and single texts before most of a large request. Texts that arrive later have later deadlines, so
+//!   that every text is the first one at some time.
+//! * A free worker takes texts at once and never waits for more of them: up to [`BATCH_TIME`], less if little
+//!   waits.
+//! * A text that is longer than a batch is *long*, and runs alone. Beside long texts, workers in addition run
+//!   short ones, and the operating system divides the cores among them.
 //! * An idle CPU shares a text among all threads.
 //!
-//! `schedule/simulation.rs` simulates a server, and `schedule/loads.rs` has its loads and limits. The constants are from there:
-//! S are requests with one text of 18 tokens each, at 5,300 tokens per second and core.
+//! `schedule/simulation.rs` simulates a server, and `schedule/loads.rs` has its loads and limits. The
+//! constants are from there: S are requests with one text of 18 tokens each, at 5,300 tokens per second and
+//! core.
 
 #[cfg(test)]
 mod loads;
@@ -24,15 +28,17 @@ use self::running::{Running, Workers};
 use self::waiting::{Waiting, WaitingText};
 use super::dispatcher::Order;
 
-/// A text is before those that arrive this many times its time on an idle server later. With 64, the throughput of two cores that are
-/// always busy with texts of 18 and 512 tokens is 6 % lower: short texts never wait, and run in small batches. With 4 to 16, it is that
-/// of arrival order.
+/// A text is before those that arrive this many times its time on an idle server later. With 64, the
+/// throughput of two cores that are always busy with texts of 18 and 512 tokens is 6 % lower: short texts
+/// never wait, and run in small batches. With 4 to 16, it is that of arrival order.
 const SLACK_FACTOR: f64 = 16.0;
-/// Maximum time of a batch of several texts. The 99th percentile of S at 30 % of two cores, beside requests with 512 texts, is 37 ms with
-/// 25 ms, 51 ms with 35, and 72 ms with 50. Requests with 32 texts have 0.943, 0.963 and 0.973 of a core's peak.
+/// Maximum time of a batch of several texts. The 99th percentile of S at 30 % of two cores, beside requests
+/// with 512 texts, is 37 ms with 25 ms, 51 ms with 35, and 72 ms with 50. Requests with 32 texts have 0.943,
+/// 0.963 and 0.973 of a core's peak.
 const BATCH_TIME: Duration = Duration::from_millis(35);
-/// Tokens with which a core is at nine tenths of its peak. A batch may have them whatever their time, and urgent texts wait for as many
-/// others: with 128, the median of S beside requests with 512 texts is 29 ms instead of 17; with 18, those requests have 1 % less.
+/// Tokens with which a core is at nine tenths of its peak. A batch may have them whatever their time, and
+/// urgent texts wait for as many others: with 128, the median of S beside requests with 512 texts is 29 ms
+/// instead of 17; with 18, those requests have 1 % less.
 const EFFICIENT_TOKENS: usize = 64;
 /// Maximum time that a request is thought to take: a year, so that no sum of times overflows.
 const MAX_IDLE_TIME: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -46,8 +52,9 @@ const RUN_WEIGHT: f64 = 1.0 / 16.0;
 pub struct Capacity {
     /// The number of batches that run at a time: threads of a CPU, or batches in flight on GPUs.
     pub workers: usize,
-    /// Workers in addition, which share the cores of long texts to run short ones: none on a GPU; on a CPU one per four workers, and at
-    /// least one. With one per worker, the throughput of cores that are always busy is up to 10 % lower.
+    /// Workers in addition, which share the cores of long texts to run short ones: none on a GPU; on a CPU
+    /// one per four workers, and at least one. With one per worker, the throughput of cores that are always
+    /// busy is up to 10 % lower.
     pub short_workers: usize,
     /// Whether all threads can share a text.
     pub can_share: bool,
@@ -132,8 +139,8 @@ impl<T: Send> Schedule<T> {
     pub(super) fn add(&mut self, request: &mut Request, tokens: usize, text: T) {
         let tokens = tokens.max(1);
         let batch_tokens = self.batch_tokens();
-        // A batch has texts of one request, rather than one text of each: the requests are then done one after another, and not all at
-        // the same time.
+        // A batch has texts of one request, rather than one text of each: the requests are then done one
+        // after another, and not all at the same time.
         let before = request.tokens.next_multiple_of(batch_tokens);
         let is_large = request.tokens > 0 && request.tokens + tokens > batch_tokens;
         request.tokens += tokens;
@@ -147,9 +154,9 @@ impl<T: Send> Schedule<T> {
         self.waiting.cancel(request.id)
     }
 
-    /// Advances the clock. Large requests that take turns, with half of the machine, need twice their number times the time on an idle
-    /// server. The clock is so slow that their deadlines allow it: if all of them were overdue, they would be before every text that
-    /// arrives.
+    /// Advances the clock. Large requests that take turns, with half of the machine, need twice their number
+    /// times the time on an idle server. The clock is so slow that their deadlines allow it: if all of them
+    /// were overdue, they would be before every text that arrives.
     fn advance(&mut self, now: Duration) {
         let speed = SLACK_FACTOR / (2 * self.waiting.large_requests()) as f64;
         self.clock += now.saturating_sub(self.now).mul_f64(speed.min(1.0));
@@ -168,7 +175,8 @@ impl<T: Send> Schedule<T> {
         tokens.max(EFFICIENT_TOKENS).min(self.capacity.max_batch_tokens).max(1)
     }
 
-    /// Whether all threads are to share the first text: while they do, no other one of the waiting texts runs.
+    /// Whether all threads are to share the first text: while they do, no other one of the waiting texts
+    /// runs.
     fn is_to_be_shared(&self, is_long: bool) -> bool {
         let (waiting, workers) = (self.waiting.len(), self.capacity.workers);
         // Long texts gain by it even if the threads that share one are at half of their rate.

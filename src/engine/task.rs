@@ -21,10 +21,10 @@ pub trait Task: Send + Sync + 'static {
 
     /// Encodes a batch and returns the output of each text, in order.
     ///
-    /// `texts` have at most `batch_tokens` tokens in all, unless a single text has more: such a text should be encoded in several
-    /// forward passes, at the boundaries of its sequences. `worker` is the index of the worker thread, with which a task with
-    /// several devices chooses one. If all threads share the batch, it is 0. Parallel operations run on the worker's own thread,
-    /// or on all threads if they share the batch.
+    /// `texts` have at most `batch_tokens` tokens in all, unless a single text has more: such a text should
+    /// be encoded in several forward passes, at the boundaries of its sequences. `worker` is the index of the
+    /// worker thread, with which a task with several devices chooses one. If all threads share the batch, it
+    /// is 0. Parallel operations run on the worker's own thread, or on all threads if they share the batch.
     fn encode(
         &self,
         texts: &[TokenizedText],
@@ -43,7 +43,8 @@ pub trait Task: Send + Sync + 'static {
         options.only(&[])
     }
 
-    /// Called once before the worker threads start. A run that is too short to start worker threads does not call it.
+    /// Called once before the worker threads start. A run that is too short to start worker threads does not
+    /// call it.
     fn on_workers_start(&self) {}
 }
 
@@ -117,7 +118,8 @@ pub struct TaskInput<'a> {
     pub on_long: Option<OnLong>,
     /// The end at which it is truncated then.
     pub truncation_side: Option<TruncationSide>,
-    /// Whether a text that an embedding model pools has a vector for each of its tokens instead, before pooling.
+    /// Whether a text that an embedding model pools has a vector for each of its tokens instead, before
+    /// pooling.
     pub per_token: bool,
 }
 

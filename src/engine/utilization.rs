@@ -49,7 +49,8 @@ impl Utilization {
         state.busy_threads = change(state.busy_threads);
     }
 
-    /// Seconds from the start of the first batch to the end of the last, and the idle share of the threads' time, from 0 to 1.
+    /// Seconds from the start of the first batch to the end of the last, and the idle share of the threads'
+    /// time, from 0 to 1.
     pub fn read(&self) -> (f64, f64) {
         let state = *self.lock();
         let seconds = state.first.map_or(0.0, |first| (state.last - first).as_secs_f64());

@@ -40,8 +40,8 @@ pub enum Outgoing<M> {
 
 /// Items that are planned and encoded together.
 pub struct Wave<M> {
-    /// What the caller carries of each item, and the rows of those with a text. They are there when all batches of this wave and of those
-    /// before it are done.
+    /// What the caller carries of each item, and the rows of those with a text. They are there when all
+    /// batches of this wave and of those before it are done.
     pub items: Vec<(M, Option<SharedRows>)>,
     /// The number of batches.
     pub batches: usize,

@@ -61,7 +61,8 @@ impl<T: Task> Runner<T> {
         let Batch { texts, done } = batch;
         let busy = self.utilization.enter(threads);
         let result = panic_to_error(|| self.encode(texts, worker));
-        // Dropped first, because the run can end as soon as it has the rows, and then the utilization is read.
+        // Dropped first, because the run can end as soon as it has the rows, and then the utilization is
+        // read.
         drop(busy);
         let _ = done.send(result);
     }

@@ -14,8 +14,8 @@ pub(super) enum Theme {
     Dark,
 }
 
-/// The range of colours: values from `−max` to `max`. A colour changes with the square root of the value, so that the small
-/// probabilities of long texts are visible.
+/// The range of colours: values from `−max` to `max`. A colour changes with the square root of the value, so
+/// that the small probabilities of long texts are visible.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Scale {
     /// The value with the last colour.
@@ -25,7 +25,8 @@ pub(super) struct Scale {
 }
 
 impl Scale {
-    /// From 0 to 1 for probabilities; the range of the values if they are not. Values that are not finite count as 0.
+    /// From 0 to 1 for probabilities; the range of the values if they are not. Values that are not finite
+    /// count as 0.
     pub(super) fn of(maps: &HeatMaps) -> Self {
         // Rounding: a softmax can exceed 1 by a few units in the last place.
         let tolerance = 1e-4;
@@ -61,7 +62,8 @@ impl Scale {
     }
 }
 
-/// Lightness, chroma and hue (OKLCh, Ottosson 2020) of 0, three colours between, and the largest value. Lightness changes evenly.
+/// Lightness, chroma and hue (OKLCh, Ottosson 2020) of 0, three colours between, and the largest value.
+/// Lightness changes evenly.
 const LIGHT: [[f32; 3]; 5] =
     [[1.0, 0.0, 235.0], [0.81, 0.09, 235.0], [0.62, 0.14, 250.0], [0.43, 0.15, 265.0], [0.24, 0.09, 275.0]];
 /// The same on a dark background.
@@ -110,7 +112,8 @@ pub(super) fn hex([r, g, b]: [u8; 3]) -> String {
     format!("#{r:02x}{g:02x}{b:02x}")
 }
 
-/// The index of the nearest colour of the 256 of xterm that terminals do not redefine: the cube of 6³ colours, and 24 greys.
+/// The index of the nearest colour of the 256 of xterm that terminals do not redefine: the cube of 6³
+/// colours, and 24 greys.
 pub(super) fn xterm(rgb: [u8; 3]) -> u8 {
     const STEPS: [u8; 6] = [0, 95, 135, 175, 215, 255];
     let cube = (0..216u8).map(|i| (16 + i, [i / 36, i / 6 % 6, i % 6].map(|step| STEPS[usize::from(step)])));

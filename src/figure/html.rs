@@ -1,4 +1,5 @@
-//! Heat maps as an HTML page without any other file: `page.html`, `page.css` and `page.js` with the data in them.
+//! Heat maps as an HTML page without any other file: `page.html`, `page.css` and `page.js` with the data in
+//! them.
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;

@@ -1,7 +1,9 @@
-//! Pictures of attention: matrices over the tokens of one text as SVG, PNG, an HTML page, or characters of a terminal.
+//! Pictures of attention: matrices over the tokens of one text as SVG, PNG, an HTML page, or characters of a
+//! terminal.
 //!
 //! * `colour`: from a value to a colour. `label`: from a token to its label. `maps`: what is shown.
-//! * `svg`: the layout and the picture. `png`: the same picture in pixels. `html`: the interactive page. `text`: the terminal.
+//! * `svg`: the layout and the picture. `png`: the same picture in pixels. `html`: the interactive page.
+//!   `text`: the terminal.
 
 mod colour;
 mod html;

@@ -16,8 +16,9 @@ const NEGATIVE: char = '~';
 /// Maximum characters of a label.
 const MAX_LABEL: usize = 30;
 
-/// The matrices one after the other, a line per query and two columns per key: in the colours of a 256-colour terminal, or in plain
-/// characters. Labels come last in a line, so that text of any direction and width keeps the columns in place.
+/// The matrices one after the other, a line per query and two columns per key: in the colours of a 256-colour
+/// terminal, or in plain characters. Labels come last in a line, so that text of any direction and width
+/// keeps the columns in place.
 pub fn text(maps: &HeatMaps, has_colours: bool) -> String {
     let scale = Scale::of(maps);
     let mut out = String::new();

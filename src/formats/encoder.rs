@@ -8,8 +8,8 @@ use crate::store::{Access, Destination, DurableRows, Target};
 
 /// An output format: encodes rows as the bytes of the partial file, and makes the final output of them.
 ///
-/// The bytes of the partial file must depend on the schema and the rows only, or [`RowEncoder::finish`] must convert
-/// them so that the output does: a resumed run must write the same output.
+/// The bytes of the partial file must depend on the schema and the rows only, or [`RowEncoder::finish`] must
+/// convert them so that the output does: a resumed run must write the same output.
 pub(super) trait RowEncoder: Send {
     /// How the encoder accesses bytes that it has written.
     fn access(&self) -> Access {
@@ -29,7 +29,8 @@ pub(super) trait RowEncoder: Send {
     /// Appends a row to `bytes`, or holds it back until a later call.
     fn encode(&mut self, row: &Row, bytes: &mut Vec<u8>) -> Result<()>;
 
-    /// Appends the rows of a batch with the columns of the schema to `bytes`, or holds them back, for formats of record batches.
+    /// Appends the rows of a batch with the columns of the schema to `bytes`, or holds them back, for formats
+    /// of record batches.
     fn encode_batch(&mut self, _batch: &RecordBatch, _bytes: &mut Vec<u8>) -> Result<()> {
         bail!("rows of this format are not written in batches; please report this as a bug")
     }
@@ -39,7 +40,8 @@ pub(super) trait RowEncoder: Send {
         Ok(())
     }
 
-    /// Appends the rows that [`RowEncoder::encode`] held back to `bytes` as a record batch, even if there are none.
+    /// Appends the rows that [`RowEncoder::encode`] held back to `bytes` as a record batch, even if there are
+    /// none.
     fn end_batch(&mut self, bytes: &mut Vec<u8>) -> Result<()> {
         self.flush(bytes)
     }

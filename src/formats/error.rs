@@ -10,8 +10,8 @@ use thiserror::Error;
 use crate::error::one_line;
 use crate::sys::memory;
 
-/// Memory of the rows that are decoded at a time, in bytes, where no option sets it: enough for the record batches and row groups of
-/// common writers.
+/// Memory of the rows that are decoded at a time, in bytes, where no option sets it: enough for the record
+/// batches and row groups of common writers.
 pub const MAX_BATCH_BYTES: u64 = 1 << 30;
 
 /// Why the next rows cannot be read, as a clause.
@@ -104,8 +104,9 @@ impl From<&str> for ReadError {
     }
 }
 
-/// Checks that `bytes` bytes in addition to the `held` bytes are within a limit of `max_bytes` bytes, and that there is memory for them.
-/// Where the `arrow` and `parquet` crates allocate a length that a file declares and there is no memory for it, the process aborts.
+/// Checks that `bytes` bytes in addition to the `held` bytes are within a limit of `max_bytes` bytes, and
+/// that there is memory for them. Where the `arrow` and `parquet` crates allocate a length that a file
+/// declares and there is no memory for it, the process aborts.
 ///
 /// # Errors
 /// If they are not: [`ReadError::TooLarge`] or [`ReadError::NoMemory`].

@@ -1,5 +1,5 @@
-//! Reads lines in bounded memory: a damaged file may have a line of any length. And files of rows that are read in units, each by a thread
-//! of its own.
+//! Reads lines in bounded memory: a damaged file may have a line of any length. And files of rows that are
+//! read in units, each by a thread of its own.
 
 use std::io::{self, BufRead, Read};
 use std::ops::{ControlFlow, Range};
@@ -25,8 +25,8 @@ pub fn read_line(reader: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bo
     if read as u64 > MAX_ROW_BYTES { Err(too_long(MAX_ROW_BYTES)) } else { Ok(read > 0) }
 }
 
-/// Appends the next line, with its end, to `line`, and returns its length in the input. Of a line longer than `limit`
-/// bytes, only `limit + 1` bytes are appended; the rest is skipped.
+/// Appends the next line, with its end, to `line`, and returns its length in the input. Of a line longer than
+/// `limit` bytes, only `limit + 1` bytes are appended; the rest is skipped.
 pub fn take_line(reader: &mut dyn BufRead, line: &mut Vec<u8>, limit: u64) -> io::Result<u64> {
     let mut read = reader.take(limit + 1).read_until(b'\n', line)? as u64;
     if read > limit && line.last() != Some(&b'\n') {
@@ -55,8 +55,8 @@ pub(super) struct RowUnits {
 }
 
 impl RowUnits {
-    /// Ends the last unit after `rows` rows of the file, at the offset `end`, if it is large or the end of the file. `start` is the offset of
-    /// the unit, which moves to the next one.
+    /// Ends the last unit after `rows` rows of the file, at the offset `end`, if it is large or the end of
+    /// the file. `start` is the offset of the unit, which moves to the next one.
     pub(super) fn end_row(&mut self, rows: usize, start: &mut u64, end: u64, is_end: bool) {
         let first = self.rows.last().map_or(0, |unit| unit.end);
         if rows > first && (is_end || end - *start >= UNIT_BYTES) {

@@ -1,8 +1,10 @@
-//! Files: one folder a format, each with `read` and `write`, and what all formats share. Every reader of the crate opens files here.
+//! Files: one folder a format, each with `read` and `write`, and what all formats share. Every reader of the
+//! crate opens files here.
 //!
-//! A file may be damaged or hostile. The readers of the `parquet` and `arrow` crates trust the sizes that a file declares: they allocate them
-//! before they read, recurse once per level of a schema, and panic on some malformed pages and messages. Here, sizes and depths are checked
-//! before a crate sees them, only ranges inside a file are read, lines and rows are read within a limit of memory, and panics become errors.
+//! A file may be damaged or hostile. The readers of the `parquet` and `arrow` crates trust the sizes that a
+//! file declares: they allocate them before they read, recurse once per level of a schema, and panic on some
+//! malformed pages and messages. Here, sizes and depths are checked before a crate sees them, only ranges
+//! inside a file are read, lines and rows are read within a limit of memory, and panics become errors.
 //!
 //! ```text
 //! Row ──► RowEncoder ──► Destination ──► .out.partial ──► out
@@ -11,8 +13,8 @@
 //!                                        --resume
 //! ```
 //!
-//! [`Writer::finish`] gives the complete file its final name, and [`Writer::checkpoint`] makes the rows so far durable; how, and what is
-//! beside the file, is in [`store`](crate::store).
+//! [`Writer::finish`] gives the complete file its final name, and [`Writer::checkpoint`] makes the rows so
+//! far durable; how, and what is beside the file, is in [`store`](crate::store).
 //!
 //! To add a format: see CONTRIBUTING.md.
 

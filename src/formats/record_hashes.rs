@@ -25,7 +25,8 @@ struct JsonRow {
     record_hash: Option<String>,
 }
 
-/// Calls `visit` with the id, as text, and the hash of the record of each row; of a text with several chunks, for the first one.
+/// Calls `visit` with the id, as text, and the hash of the record of each row; of a text with several chunks,
+/// for the first one.
 pub fn for_each_record_hash(
     path: &Path,
     format: OutputFormat,

@@ -59,8 +59,8 @@ impl RowFile {
         self.for_each_batch_of(&columns, f)
     }
 
-    /// Calls `f` with the values of columns, given by their names, in each row; null where the file does not have the column. No other
-    /// column is read.
+    /// Calls `f` with the values of columns, given by their names, in each row; null where the file does not
+    /// have the column. No other column is read.
     pub(super) fn for_each_value<const N: usize>(
         &self,
         names: [&str; N],
@@ -108,7 +108,8 @@ impl RowFile {
     }
 }
 
-/// The schema of an output with these Arrow columns, the reverse of [`arrow_schema`]; `None` if Sconce writes no such columns.
+/// The schema of an output with these Arrow columns, the reverse of [`arrow_schema`]; `None` if Sconce writes
+/// no such columns.
 fn output_schema(arrow: &Schema, format: OutputFormat) -> Option<OutputSchema> {
     let pairs = arrow.metadata().iter().map(|(key, value)| (key.as_str(), value.as_str()));
     let metadata = FileMetadata::of_arrow(pairs);

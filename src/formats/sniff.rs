@@ -21,7 +21,8 @@ pub enum Kind {
     Safetensors,
     /// A pointer to a file that Git LFS has not fetched.
     LfsPointer,
-    /// Text in another encoding than UTF-8 and UTF-16 with a byte order mark: what it is, and its name for `iconv`.
+    /// Text in another encoding than UTF-8 and UTF-16 with a byte order mark: what it is, and its name for
+    /// `iconv`.
     Encoded(&'static str, &'static str),
     /// Anything else that is not text, with an article.
     Other(&'static str),

@@ -32,7 +32,8 @@ pub enum TableFormat {
 
 names!(TableFormat { Text => "text", Jsonl => "jsonl", Csv => "csv", Parquet => "parquet" });
 
-/// Writes the rows of a table. A file is written atomically: if the writer is dropped before [`TableWriter::finish`], nothing is left.
+/// Writes the rows of a table. A file is written atomically: if the writer is dropped before
+/// [`TableWriter::finish`], nothing is left.
 pub struct TableWriter<'a> {
     lock: &'a OutputLock,
     format: TableFormat,
@@ -68,14 +69,15 @@ impl<'a> TableWriter<'a> {
     /// Writes a row: one value per column.
     ///
     /// # Errors
-    /// If it cannot be written; [`ClosedPipe`](crate::store::ClosedPipe) if the output is a pipe whose reader closed it.
+    /// If it cannot be written; [`ClosedPipe`](crate::store::ClosedPipe) if the output is a pipe whose reader
+    /// closed it.
     pub fn write(&mut self, row: Vec<FieldValue>) -> Result<()> {
         self.group.push(row);
         if self.group.len() == GROUP_ROWS { self.encode_group() } else { Ok(()) }
     }
 
-    /// Writes all rows of a table, which `rows` makes: twice for text, whose columns are as wide as their widest cell, so that no row has
-    /// to be held.
+    /// Writes all rows of a table, which `rows` makes: twice for text, whose columns are as wide as their
+    /// widest cell, so that no row has to be held.
     pub fn write_all<I: Iterator<Item = Vec<FieldValue>>>(&mut self, rows: impl Fn() -> I) -> Result<()> {
         if self.format != TableFormat::Text {
             return rows().try_for_each(|row| self.write(row));
@@ -136,8 +138,8 @@ impl Drop for TableWriter<'_> {
     }
 }
 
-/// Writes a header and the rows, line by line, in aligned columns: numbers to the right, other values to the left. `rows` makes the rows
-/// twice: their cells are measured before the first line is written.
+/// Writes a header and the rows, line by line, in aligned columns: numbers to the right, other values to the
+/// left. `rows` makes the rows twice: their cells are measured before the first line is written.
 fn align<I: Iterator<Item: Borrow<Vec<FieldValue>>>>(
     columns: &[KeptColumn],
     rows: impl Fn() -> I,

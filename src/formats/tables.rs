@@ -9,8 +9,8 @@ use arrow_schema::SchemaRef;
 
 use super::{Kind, arrow, parquet};
 
-/// A file whose columns can be read one by one, in units: the row groups of a Parquet file, the record batches of an Arrow file. Columns are
-/// given by their indices in ascending order.
+/// A file whose columns can be read one by one, in units: the row groups of a Parquet file, the record
+/// batches of an Arrow file. Columns are given by their indices in ascending order.
 pub trait Table: Send + Sync {
     /// The schema, with all columns.
     fn schema(&self) -> &SchemaRef;
@@ -21,13 +21,16 @@ pub trait Table: Send + Sync {
     /// The rows of each unit.
     fn units(&self) -> Result<Vec<Range<usize>>>;
 
-    /// The rows of a unit, at most `max_rows` at a time where the format allows it. There are as many as the file declares.
+    /// The rows of a unit, at most `max_rows` at a time where the format allows it. There are as many as the
+    /// file declares.
     fn unit(&self, unit: usize, columns: &[usize], max_rows: usize) -> Result<RecordBatches<'_>>;
 
-    /// All rows, in batches of at most `max_rows` rows and about `max_bytes` bytes where the format allows it.
+    /// All rows, in batches of at most `max_rows` rows and about `max_bytes` bytes where the format allows
+    /// it.
     fn batches(&self, columns: &[usize], max_rows: usize, max_bytes: u64) -> Result<RecordBatches<'_>>;
 
-    /// Calls `visit` with each of `rows`, which are ascending and distinct: a batch, and the index of the row in it.
+    /// Calls `visit` with each of `rows`, which are ascending and distinct: a batch, and the index of the row
+    /// in it.
     fn for_each_row(
         &self,
         rows: &[usize],
@@ -35,8 +38,8 @@ pub trait Table: Send + Sync {
         visit: &mut dyn FnMut(&RecordBatch, usize) -> Result<()>,
     ) -> Result<()>;
 
-    /// Where the values of a column without nulls are in the file, in a unit: the offset of its last buffer, which has `bytes` bytes.
-    /// `None` if they are encoded or compressed, or the buffer has another size.
+    /// Where the values of a column without nulls are in the file, in a unit: the offset of its last buffer,
+    /// which has `bytes` bytes. `None` if they are encoded or compressed, or the buffer has another size.
     fn values_offset(&self, _unit: usize, _column: usize, _bytes: u64) -> Result<Option<u64>> {
         Ok(None)
     }
@@ -45,8 +48,8 @@ pub trait Table: Send + Sync {
 /// Record batches, in the order of their rows.
 pub type RecordBatches<'a> = Box<dyn Iterator<Item = Result<RecordBatch>> + 'a>;
 
-/// Opens a regular file of this kind, Parquet or Arrow. `name` is the file in messages, and `remedy` what to do if it is malformed, as a
-/// clause.
+/// Opens a regular file of this kind, Parquet or Arrow. `name` is the file in messages, and `remedy` what to
+/// do if it is malformed, as a clause.
 pub fn open_table(name: &str, file: File, kind: Kind, remedy: &'static str) -> Result<Box<dyn Table>> {
     Ok(match kind {
         Kind::Parquet => Box::new(parquet::open(name, file, remedy)?),

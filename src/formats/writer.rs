@@ -14,8 +14,8 @@ const MAX_BUFFER_BYTES: usize = 1 << 20;
 /// Rows of a batch that are encoded at a time.
 const SLICE_ROWS: usize = 1024;
 
-/// Writes the rows of an output. If it is dropped before [`Writer::finish`], a regular file has no final name, and its
-/// partial file stays.
+/// Writes the rows of an output. If it is dropped before [`Writer::finish`], a regular file has no final
+/// name, and its partial file stays.
 pub struct Writer {
     destination: Destination,
     encoder: Box<dyn RowEncoder>,
@@ -25,7 +25,8 @@ pub struct Writer {
     buffer: Vec<u8>,
 }
 
-/// The encoder of a format: the one place that lists them. `is_file` is false for standard output, pipes and devices.
+/// The encoder of a format: the one place that lists them. `is_file` is false for standard output, pipes and
+/// devices.
 fn encoder(schema: &OutputSchema, is_file: bool) -> Result<Box<dyn RowEncoder>> {
     Ok(match schema.format {
         OutputFormat::Jsonl => Box::new(jsonl::write::JsonlEncoder::new(schema)),
@@ -43,8 +44,8 @@ fn encoder(schema: &OutputSchema, is_file: bool) -> Result<Box<dyn RowEncoder>> 
 }
 
 impl Writer {
-    /// Opens a locked output for rows of `schema`, which [`check`](super::check()) has accepted: from the beginning, or
-    /// after the durable rows of an interrupted run, whose partial file is truncated to them.
+    /// Opens a locked output for rows of `schema`, which [`check`](super::check()) has accepted: from the
+    /// beginning, or after the durable rows of an interrupted run, whose partial file is truncated to them.
     pub fn open(lock: &OutputLock, schema: &OutputSchema, durable: Option<DurableRows>) -> Result<Self> {
         // A run that was interrupted before its first checkpoint has written nothing that could be resumed.
         let durable = durable.filter(|durable| durable.bytes > 0);
@@ -65,7 +66,8 @@ impl Writer {
     /// Writes the next row, in input order.
     ///
     /// # Errors
-    /// If it cannot be written; [`ClosedPipe`](crate::store::ClosedPipe) if the output is a pipe whose reader closed it.
+    /// If it cannot be written; [`ClosedPipe`](crate::store::ClosedPipe) if the output is a pipe whose reader
+    /// closed it.
     pub fn write(&mut self, row: &Row) -> Result<()> {
         self.encoder.encode(row, &mut self.buffer)?;
         self.rows += 1;
@@ -83,16 +85,16 @@ impl Writer {
         Ok(())
     }
 
-    /// Makes all rows so far durable and returns the length of the partial file in bytes. On any other target, the rows
-    /// are flushed as far as the format allows, and the result is 0.
+    /// Makes all rows so far durable and returns the length of the partial file in bytes. On any other
+    /// target, the rows are flushed as far as the format allows, and the result is 0.
     pub fn checkpoint(&mut self) -> Result<u64> {
         self.encoder.flush(&mut self.buffer)?;
         self.write_buffer()?;
         self.destination.checkpoint()
     }
 
-    /// Ends a record batch of an output that [follows the batches](OutputSchema::follows_batches) of its input, and flushes it. A
-    /// batch may be without rows.
+    /// Ends a record batch of an output that [follows the batches](OutputSchema::follows_batches) of its
+    /// input, and flushes it. A batch may be without rows.
     pub fn end_batch(&mut self) -> Result<()> {
         self.encoder.end_batch(&mut self.buffer)?;
         self.write_buffer()?;

@@ -1,4 +1,5 @@
-//! A blob of the cache: the content of a file under its ETag, the part downloaded so far, and the link from a snapshot.
+//! A blob of the cache: the content of a file under its ETag, the part downloaded so far, and the link from a
+//! snapshot.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind, Read};
@@ -14,8 +15,8 @@ use crate::store::Digest;
 use crate::store::own_file::{self, SHARED};
 use crate::sys::{regular_file, terminal};
 
-/// Another process that downloads the same file counts as stalled after this multiple of the timeout for a silent server,
-/// because it makes several attempts.
+/// Another process that downloads the same file counts as stalled after this multiple of the timeout for a
+/// silent server, because it makes several attempts.
 const STALLED_TIMEOUTS: u32 = 4;
 /// Interval between attempts to take a lock.
 const LOCK_INTERVAL: Duration = Duration::from_millis(100);
@@ -43,8 +44,9 @@ pub(super) enum LockError {
 }
 
 impl Blob {
-    /// The blob of a file, `url_path` on the hub, in a model's directory of the cache; `None` if its ETag cannot be a file name. An
-    /// ETag that is no checksum identifies a content among those of one URL only, so that its blob is for that URL.
+    /// The blob of a file, `url_path` on the hub, in a model's directory of the cache; `None` if its ETag
+    /// cannot be a file name. An ETag that is no checksum identifies a content among those of one URL only,
+    /// so that its blob is for that URL.
     pub(super) fn new(folder: &Path, url_path: &str, info: FileInfo) -> Option<Self> {
         let FileInfo { etag, size } = info;
         let is_name = is_plain(&etag) && etag.len() <= 128;
@@ -72,8 +74,9 @@ impl Blob {
         })
     }
 
-    /// Locks the blob against other processes until the returned file is dropped; `None` on file systems without locks. Waits
-    /// for another process for as long as its part of the file grows, and says so unless `silent`.
+    /// Locks the blob against other processes until the returned file is dropped; `None` on file systems
+    /// without locks. Waits for another process for as long as its part of the file grows, and says so unless
+    /// `silent`.
     pub(super) fn lock(
         &self,
         name: &str,
@@ -109,8 +112,9 @@ impl Blob {
         }
     }
 
-    /// Whether the file at `path` has the size of the blob, and its checksum if the ETag is one: the SHA-256 of large files
-    /// (LFS), the SHA-1 of small ones as git stores them, or on some mirrors that of the content itself.
+    /// Whether the file at `path` has the size of the blob, and its checksum if the ETag is one: the SHA-256
+    /// of large files (LFS), the SHA-1 of small ones as git stores them, or on some mirrors that of the
+    /// content itself.
     pub(super) fn is_valid(&self, path: &Path) -> io::Result<bool> {
         let mut file = match regular_file::open(path) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
@@ -147,8 +151,8 @@ impl Blob {
         checksum(&self.etag)
     }
 
-    /// Links a file of a snapshot, `pointer`, to the blob; the link is relative, so that the cache can be moved. Without `has_links`,
-    /// and where symbolic links cannot be created, the file is a copy.
+    /// Links a file of a snapshot, `pointer`, to the blob; the link is relative, so that the cache can be
+    /// moved. Without `has_links`, and where symbolic links cannot be created, the file is a copy.
     pub(super) fn link(&self, pointer: &Path, snapshot: &Path, has_links: bool) -> io::Result<()> {
         let folder = pointer.parent().unwrap_or(snapshot);
         fs::create_dir_all(folder)?;

@@ -1,7 +1,9 @@
-//! The certificate authorities that servers are checked with, and what to do about a certificate that fails the check.
+//! The certificate authorities that servers are checked with, and what to do about a certificate that fails
+//! the check.
 //!
-//! The variables that OpenSSL, curl and Python's clients read name them. Without one they are those of Mozilla, built into the binary,
-//! and for a server that these do not know, those of the system. Nothing is read before a connection needs it.
+//! The variables that OpenSSL, curl and Python's clients read name them. Without one they are those of
+//! Mozilla, built into the binary, and for a server that these do not know, those of the system. Nothing is
+//! read before a connection needs it.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -95,7 +97,8 @@ pub(super) fn is_of_unknown_authority(error: &ureq::Error) -> bool {
     matches!(tls_error(error), Some(Error::InvalidCertificate(UnknownIssuer | BadSignature)))
 }
 
-/// What is wrong with the certificate of a server and what to do, if a request failed because of it: the end of a sentence.
+/// What is wrong with the certificate of a server and what to do, if a request failed because of it: the end
+/// of a sentence.
 pub(super) fn fault(error: &ureq::Error) -> Option<String> {
     use CertificateError::{
         Expired, ExpiredContext, NotValidForName, NotValidForNameContext, NotValidYet, NotValidYetContext,

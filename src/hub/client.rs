@@ -1,4 +1,5 @@
-//! HTTP requests to a hub. Answers are checked before they are used, because the server may be broken or malicious.
+//! HTTP requests to a hub. Answers are checked before they are used, because the server may be broken or
+//! malicious.
 
 mod connections;
 
@@ -16,7 +17,8 @@ use connections::Connections;
 
 /// Maximum number of redirects of a request.
 const MAX_REDIRECTS: usize = 10;
-/// Minimum number of bytes per second, on average over each timeout: a server that sends fewer counts as stalled.
+/// Minimum number of bytes per second, on average over each timeout: a server that sends fewer counts as
+/// stalled.
 const MIN_BYTES_PER_SECOND: f64 = 1024.0;
 /// Maximum size of a JSON answer.
 const MAX_JSON_BYTES: u64 = 64 << 20;
@@ -45,7 +47,8 @@ pub(super) enum RequestError {
 pub(super) enum DownloadError {
     /// The request failed.
     Request(RequestError),
-    /// The connection broke or stalled, for this reason; whether the server had sent the file from its beginning in place of the rest.
+    /// The connection broke or stalled, for this reason; whether the server had sent the file from its
+    /// beginning in place of the rest.
     Interrupted { reason: String, from_start: bool },
     /// The content is longer than the file.
     TooLong,
@@ -75,8 +78,8 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// A client of the hub at `endpoint`. The token, and user and password of the URL, are sent only to the origin of
-    /// `endpoint`, not to servers that it redirects to.
+    /// A client of the hub at `endpoint`. The token, and user and password of the URL, are sent only to the
+    /// origin of `endpoint`, not to servers that it redirects to.
     pub(super) fn new(endpoint: &str, token: Option<String>, timeout: Duration) -> Self {
         let (endpoint, userinfo) = without_userinfo(endpoint.trim_end_matches('/'));
         Client { connections: Connections::new(timeout), endpoint, userinfo, token, timeout }
@@ -116,8 +119,8 @@ impl Client {
         serde_json::from_slice(&bytes).map_err(|_| RequestError::Malformed("it is not JSON".into()))
     }
 
-    /// The hub's description of the file at a path. A server that it redirects to is asked only for the size, and only if the hub
-    /// does not state it.
+    /// The hub's description of the file at a path. A server that it redirects to is asked only for the size,
+    /// and only if the hub does not state it.
     pub(super) fn info(&self, path: &str) -> Result<FileInfo, RequestError> {
         let (mut etag, mut size) = (None, None);
         let mut read_headers = |response: &Response<Body>| {
@@ -146,8 +149,8 @@ impl Client {
         Ok(FileInfo { etag, size })
     }
 
-    /// Downloads a file of `size` bytes from byte `start` on, or from the beginning if the server does not support ranges:
-    /// `begin` is called with the first byte, then `write` with the content.
+    /// Downloads a file of `size` bytes from byte `start` on, or from the beginning if the server does not
+    /// support ranges: `begin` is called with the first byte, then `write` with the content.
     pub(super) fn content(
         &self,
         path: &str,
@@ -180,8 +183,9 @@ impl Client {
         })
     }
 
-    /// Requests a path of the hub and follows redirects while `follows` returns true; it gets each redirect and whether the next
-    /// server is the hub. Returns the successful answer, or the redirect that was not followed.
+    /// Requests a path of the hub and follows redirects while `follows` returns true; it gets each redirect
+    /// and whether the next server is the hub. Returns the successful answer, or the redirect that was not
+    /// followed.
     fn follow(
         &self,
         path: &str,
@@ -325,7 +329,8 @@ impl Client {
     }
 }
 
-/// The result of a request. ureq resolves host names in a thread of its own, and panics if the system refuses to create it.
+/// The result of a request. ureq resolves host names in a thread of its own, and panics if the system refuses
+/// to create it.
 fn without_panic<T>(ask: impl FnOnce() -> T) -> Result<T, RequestError> {
     catch_panic(ask).ok_or_else(|| {
         RequestError::Unreachable(

@@ -19,9 +19,11 @@ pub(super) struct Snapshot<'a> {
     pub encoder: &'a str,
     /// Whether the model has static embeddings, which need no config.
     pub is_static: bool,
-    /// The files that the modules of `modules.json` need, one of each list; `None` for a model without that file.
+    /// The files that the modules of `modules.json` need, one of each list; `None` for a model without that
+    /// file.
     pub modules: Option<Vec<Vec<String>>>,
-    /// The shards that the index of the weights names, relative to the encoder's folder; `None` without an index.
+    /// The shards that the index of the weights names, relative to the encoder's folder; `None` without an
+    /// index.
     pub shards: Option<Vec<String>>,
 }
 
@@ -30,7 +32,8 @@ pub(super) struct Snapshot<'a> {
 pub(super) enum Completeness {
     /// A required file is missing.
     Incomplete,
-    /// All required files exist. This optional file, which would change vectors, does not, and is not recorded as absent on the hub.
+    /// All required files exist. This optional file, which would change vectors, does not, and is not
+    /// recorded as absent on the hub.
     Unknown(&'static str),
     /// All required files exist; each optional file exists or is recorded as absent.
     Complete,
@@ -59,7 +62,8 @@ impl Snapshot<'_> {
         let of_modules =
             self.modules.iter().flatten().filter(|files| !files.iter().any(|file| (self.has)(file)));
         let mut missing: Vec<String> = of_modules.filter_map(|files| files.first().cloned()).collect();
-        // An adapter alone: its base model has the config and the weights, and the tokenizer if there is none here.
+        // An adapter alone: its base model has the config and the weights, and the tokenizer if there is none
+        // here.
         if self.is_adapter() {
             return missing;
         }
@@ -113,7 +117,8 @@ impl Snapshot<'_> {
     }
 }
 
-/// Whether a snapshot has all files of a model, and the required ones that it lacks, as far as it is known which ones there are.
+/// Whether a snapshot has all files of a model, and the required ones that it lacks, as far as it is known
+/// which ones there are.
 pub(super) fn completeness(
     snapshot: &Path,
     dimensions: Option<usize>,

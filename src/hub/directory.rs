@@ -17,15 +17,17 @@ use crate::sys::regular_file::has_dir_entry;
 pub struct ModelDir {
     /// Its path.
     pub folder: PathBuf,
-    /// The directory of the base model with the config and the weights, if this one has an adapter and no weights.
+    /// The directory of the base model with the config and the weights, if this one has an adapter and no
+    /// weights.
     pub base: Option<PathBuf>,
     /// A warning that the files may differ from those that the authors published.
     pub warning: Option<String>,
 }
 
 impl ModelDir {
-    /// Finds a model: first a directory with `config.json`, `modules.json` or `adapter_config.json`, then the cache, then the hub. It is asked for the
-    /// files `wanted` beside those that every model may have, unless the cache has them or notes their absence.
+    /// Finds a model: first a directory with `config.json`, `modules.json` or `adapter_config.json`, then the
+    /// cache, then the hub. It is asked for the files `wanted` beside those that every model may have, unless
+    /// the cache has them or notes their absence.
     pub fn locate(source: &Source, wanted: &[&'static str]) -> Result<Self> {
         let directory = Path::new(&source.model);
         if [CONFIG, MODULES, ADAPTER_CONFIG].iter().any(|name| has_dir_entry(&directory.join(name))) {
@@ -76,8 +78,9 @@ impl ModelDir {
         ModelDir { folder, base: None, warning: None }
     }
 
-    /// This directory with that of the base model, if it has an adapter and no weights: the path or hub id in `adapter_config.json`. A
-    /// relative path is one from the working directory, as in `transformers`, or from this directory.
+    /// This directory with that of the base model, if it has an adapter and no weights: the path or hub id in
+    /// `adapter_config.json`. A relative path is one from the working directory, as in `transformers`, or
+    /// from this directory.
     pub fn with_base(mut self, source: &Source) -> Result<Self> {
         if !self.has(ADAPTER_CONFIG) || ALL_WEIGHTS.iter().any(|name| self.has(name)) {
             return Ok(self);

@@ -38,7 +38,8 @@ impl Hub<'_> {
         let is_weights = |name: &&str| name.ends_with(".safetensors") || name.ends_with(".bin");
         let (weights, settings): (Vec<_>, Vec<_>) = files.into_iter().partition(is_weights);
         self.download_missing(&commit, &settings, &snapshot)?;
-        // The settings name the folder of a Dense module that is needed, if there is one for each number of dimensions.
+        // The settings name the folder of a Dense module that is needed, if there is one for each number of
+        // dimensions.
         let modules = read_modules(&snapshot.join(MODULES), self.source.dimensions).unwrap_or_default();
         let is_needed = |name: &&str| !modules.iter().any(|module| module.is_weights_of_other_size(name));
         let weights: Vec<_> = weights.into_iter().filter(is_needed).collect();

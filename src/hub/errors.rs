@@ -32,7 +32,8 @@ impl Hub<'_> {
         format!("model {model} (revision {revision}) is {state} at {}", self.cache.path().display())
     }
 
-    /// What to do about a model that is not in the cache, if it may be a slip, and whether that is likely: the ids in the cache.
+    /// What to do about a model that is not in the cache, if it may be a slip, and whether that is likely:
+    /// the ids in the cache.
     fn check_of_id(&self) -> Option<(String, bool)> {
         let (ids, is_slip) = ids::similar(&self.source.model, self.cache.path());
         let has_others = !self.folder.exists() && !ids.is_empty();

@@ -1,11 +1,13 @@
-//! Ids of models: those in the cache, what a name without an organization stands for, and which ids are similar.
+//! Ids of models: those in the cache, what a name without an organization stands for, and which ids are
+//! similar.
 
 use std::fs;
 use std::path::Path;
 
 use hf_hub::Repo;
 
-/// The organizations whose models sentence-transformers knows by their names alone, as a sentence encoder and as a cross-encoder.
+/// The organizations whose models sentence-transformers knows by their names alone, as a sentence encoder and
+/// as a cross-encoder.
 const ORGANIZATIONS: [&str; 2] = ["sentence-transformers", "cross-encoder"];
 /// Names of models without an organization, which sentence-transformers takes as they are.
 const WITHOUT_ORGANIZATION: &[&str] = &[
@@ -93,8 +95,8 @@ pub(super) fn id_of_folder(name: &str) -> Option<String> {
     Some(name.strip_prefix(FOLDER_PREFIX)?.replace("--", "/"))
 }
 
-/// The ids that a name may stand for, the first one that exists being meant: of a name without an organization the one in the cache,
-/// else that of the organizations, then the name itself.
+/// The ids that a name may stand for, the first one that exists being meant: of a name without an
+/// organization the one in the cache, else that of the organizations, then the name itself.
 pub(super) fn meanings(name: &str, cache: &Path) -> Vec<String> {
     if name.contains('/') || WITHOUT_ORGANIZATION.contains(&name.to_lowercase().as_str()) {
         return vec![name.to_owned()];
@@ -114,8 +116,8 @@ fn is_cached(folder: &Path) -> bool {
     folder.join("snapshots").is_dir()
 }
 
-/// The ids of the models in the cache, those most similar to `model` first, and whether the first one is so similar that `model` may be
-/// a slip of it.
+/// The ids of the models in the cache, those most similar to `model` first, and whether the first one is so
+/// similar that `model` may be a slip of it.
 pub(super) fn similar(model: &str, cache: &Path) -> (Vec<String>, bool) {
     let entries = fs::read_dir(cache).into_iter().flatten().flatten();
     let cached = entries.filter(|entry| is_cached(&entry.path()));

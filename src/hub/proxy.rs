@@ -1,5 +1,5 @@
-//! The proxy of a request, by the variables that curl and Python read: `http_proxy`, `https_proxy`, `all_proxy` and `no_proxy`, in lower
-//! or upper case.
+//! The proxy of a request, by the variables that curl and Python read: `http_proxy`, `https_proxy`,
+//! `all_proxy` and `no_proxy`, in lower or upper case.
 
 use std::env;
 use std::net::IpAddr;
@@ -46,8 +46,8 @@ fn setting(scheme: &str, value_of: impl Fn(&str) -> Option<String> + Copy) -> Op
     either_case(scheme, value_of).or_else(|| either_case("all", value_of))
 }
 
-/// The variable `KIND_proxy` in lower case, even if it is empty, which disables the one in upper case; else that one. A CGI server sets
-/// `HTTP_PROXY` to a header of the client, so that it is not read there.
+/// The variable `KIND_proxy` in lower case, even if it is empty, which disables the one in upper case; else
+/// that one. A CGI server sets `HTTP_PROXY` to a header of the client, so that it is not read there.
 fn either_case(kind: &str, value_of: impl Fn(&str) -> Option<String>) -> Option<(String, String)> {
     let lower = format!("{kind}_proxy");
     let upper = lower.to_uppercase();
@@ -57,15 +57,16 @@ fn either_case(kind: &str, value_of: impl Fn(&str) -> Option<String>) -> Option<
     found.or_else(|| Some((upper.clone(), upper_value()?))).filter(|(_, value)| !value.trim().is_empty())
 }
 
-/// Whether `no_proxy`, a list with commas or blanks, has an entry for a host. `port` is that of the URL, unless it is the scheme's own.
+/// Whether `no_proxy`, a list with commas or blanks, has an entry for a host. `port` is that of the URL,
+/// unless it is the scheme's own.
 fn is_excluded(no_proxy: &str, host: &str, port: Option<u16>) -> bool {
     let host = host.trim_matches(['[', ']']).trim_end_matches('.').to_lowercase();
     let entries = no_proxy.split(|c: char| c == ',' || c.is_whitespace()).filter(|entry| !entry.is_empty());
     entries.map(str::to_lowercase).any(|entry| covers(&entry, &host, port))
 }
 
-/// Whether an entry is for a host: `*`, a domain with all its hosts, an address or a network of addresses, a pattern such as
-/// `*.example.org`; with a port, for that port only.
+/// Whether an entry is for a host: `*`, a domain with all its hosts, an address or a network of addresses, a
+/// pattern such as `*.example.org`; with a port, for that port only.
 fn covers(entry: &str, host: &str, port: Option<u16>) -> bool {
     let address = host.parse::<IpAddr>().ok();
     if let Some((network, bits)) = entry.split_once('/') {
@@ -99,7 +100,8 @@ fn matches(pattern: &str, host: &str) -> bool {
     host.strip_prefix(start).is_some_and(tail_matches)
 }
 
-/// Whether an address is in a network in CIDR notation; `None` if the notation is malformed or the host is a name.
+/// Whether an address is in a network in CIDR notation; `None` if the notation is malformed or the host is a
+/// name.
 fn is_in_network(network: &str, bits: &str, address: Option<IpAddr>) -> Option<bool> {
     let network: IpAddr = network.trim_matches(['[', ']']).parse().ok()?;
     let bits: u32 = bits.parse().ok()?;
@@ -125,9 +127,9 @@ fn split_port(entry: &str) -> (&str, Option<u16>) {
 mod tests {
     use super::*;
 
-    /// The answers of curl 7.88, of `urllib.request.proxy_bypass_environment` (Python 3.11), of requests 2.34 and of the client of
-    /// `huggingface_hub` 2.4 (httpx2), in this order: 1 for "without a proxy". Where they differ, the last column has what is done
-    /// here: what an entry visibly means.
+    /// The answers of curl 7.88, of `urllib.request.proxy_bypass_environment` (Python 3.11), of requests 2.34
+    /// and of the client of `huggingface_hub` 2.4 (httpx2), in this order: 1 for "without a proxy". Where
+    /// they differ, the last column has what is done here: what an entry visibly means.
     #[test]
     fn no_proxy_is_read_as_by_curl_and_python() {
         for (no_proxy, host, port, tools, expected) in [
@@ -183,7 +185,8 @@ mod tests {
         }
     }
 
-    /// As `urllib.request.getproxies_environment` and httpx: lower case before upper case, the scheme's own before `all_proxy`.
+    /// As `urllib.request.getproxies_environment` and httpx: lower case before upper case, the scheme's own
+    /// before `all_proxy`.
     #[test]
     fn a_scheme_has_its_own_proxy() {
         for (variables, scheme, expected) in [

@@ -9,8 +9,9 @@ use crate::model::layout::{
     TRANSFORMER_CONFIGS, WEIGHTS, WEIGHTS_INDEX, is_shard, tokenizer_files, unsupported_weights,
 };
 
-/// The folders of the encoder, or of the static embeddings, if they are not on top, with a file of each: in models of the first releases
-/// of sentence-transformers, that of CLIP, that of documents in models with a Router, and that of static embeddings.
+/// The folders of the encoder, or of the static embeddings, if they are not on top, with a file of each: in
+/// models of the first releases of sentence-transformers, that of CLIP, that of documents in models with a
+/// Router, and that of static embeddings.
 const ENCODER_FOLDERS: [(&str, &str); 5] = [
     ("0_Transformer/", CONFIG),
     ("0_CLIPModel/", CONFIG),
@@ -18,8 +19,8 @@ const ENCODER_FOLDERS: [(&str, &str); 5] = [
     ("document_0_MLMTransformer/", CONFIG),
     ("0_StaticEmbedding/", TOKENIZER),
 ];
-/// The files to download of a repository on the hub, which has these `names`: what Sconce reads, the weights last, so that a
-/// model with weights is complete.
+/// The files to download of a repository on the hub, which has these `names`: what Sconce reads, the weights
+/// last, so that a model with weights is complete.
 pub(super) fn files_to_download<'a>(model: &str, names: &'a [String]) -> Result<Vec<&'a str>> {
     let repository = Repository { names };
     let folder = repository.encoder_folder();
@@ -66,7 +67,8 @@ fn check_required(model: &str, repository: &Repository) -> Result<&'static [&'st
     if repository.is_adapter() {
         return Ok(tokenizer_files(has).ok().flatten().unwrap_or_default());
     }
-    // Static embeddings may lack a config. Then they have neither the settings of an encoder nor a Pooling module.
+    // Static embeddings may lack a config. Then they have neither the settings of an encoder nor a Pooling
+    // module.
     let has_settings = TRANSFORMER_CONFIGS.iter().chain(&TOKENIZER_SETTINGS).any(|name| has(name));
     let has_pooling = repository.names.iter().any(|name| name.contains("Pooling/"));
     let is_static = repository.has(MODULES) && !has_settings && !has_pooling;
@@ -87,8 +89,8 @@ fn check_required(model: &str, repository: &Repository) -> Result<&'static [&'st
     }
 }
 
-/// The optional files that a repository does not have. Without a note of their absence, a cache that lacks them may come from
-/// a tool that downloaded only a part of the model.
+/// The optional files that a repository does not have. Without a note of their absence, a cache that lacks
+/// them may come from a tool that downloaded only a part of the model.
 pub(super) fn absent_files(names: &[String]) -> Vec<String> {
     let repository = Repository { names };
     let folder = repository.encoder_folder();
@@ -150,7 +152,8 @@ fn is_file_of_module(name: &str, files: &[&str]) -> bool {
     of_route.unwrap_or(folder).starts_with(|c: char| c.is_ascii_digit()) && files.contains(&file)
 }
 
-/// Whether a file is of an adapter: `adapter_config.json` beside the encoder, in a folder of a task, or in one below `adapters`.
+/// Whether a file is of an adapter: `adapter_config.json` beside the encoder, in a folder of a task, or in
+/// one below `adapters`.
 fn is_adapter_file(encoder_folder: &str, name: &str) -> bool {
     let Some(name) = name.strip_prefix(encoder_folder) else { return false };
     let (folder, file) = name.rsplit_once('/').unwrap_or(("", name));

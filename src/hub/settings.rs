@@ -89,7 +89,8 @@ pub(super) fn read_text(path: &Path) -> Option<String> {
     String::from_utf8(regular_file::read(path, MAX_TOKEN_BYTES).ok()?).ok()
 }
 
-/// The number of seconds in a variable; `None` if it is not set, or 0, which `huggingface_hub` takes for its default.
+/// The number of seconds in a variable; `None` if it is not set, or 0, which `huggingface_hub` takes for its
+/// default.
 ///
 /// # Errors
 /// If it is no number of seconds: a sentence.

@@ -21,8 +21,9 @@ pub(super) enum Cached {
     Complete(PathBuf),
 }
 
-/// The directory of a model's snapshot: from the cache if it is complete there, otherwise from the hub. If the cache may lack an
-/// optional file, or one of those `wanted`, and the hub cannot be asked whether it exists, a warning is returned with the directory.
+/// The directory of a model's snapshot: from the cache if it is complete there, otherwise from the hub. If
+/// the cache may lack an optional file, or one of those `wanted`, and the hub cannot be asked whether it
+/// exists, a warning is returned with the directory.
 pub(super) fn snapshot(source: &Source, wanted: &[&'static str]) -> Result<(PathBuf, Option<String>)> {
     let cache = source.cache.clone().map_or_else(settings::cache_directory, Ok)?;
     let mut meanings = ids::meanings(&source.model, &cache);
@@ -112,7 +113,8 @@ impl<'a> Hub<'a> {
     /// The state of a commit of the model in the cache.
     pub(super) fn cached_commit(&self, commit: &str) -> Cached {
         let snapshot = self.folder.join("snapshots").join(commit);
-        // Another tool may have downloaded a part of the model: a file is absent only if the cache notes that.
+        // Another tool may have downloaded a part of the model: a file is absent only if the cache notes
+        // that.
         let is_absent = |name: &str| self.folder.join(".no_exist").join(commit).join(name).exists();
         let (completeness, missing) = completeness(&snapshot, self.source.dimensions, &is_absent);
         match completeness {
@@ -130,8 +132,8 @@ impl<'a> Hub<'a> {
     }
 }
 
-/// Whether a snapshot has a dangling link among the files that Sconce reads: a pruned cache may lack optional files without
-/// which the model gives other vectors.
+/// Whether a snapshot has a dangling link among the files that Sconce reads: a pruned cache may lack optional
+/// files without which the model gives other vectors.
 fn has_dangling_link(snapshot: &Path) -> bool {
     let entries =
         |folder: &Path| fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());

@@ -23,7 +23,8 @@ pub struct Source {
     pub silent: bool,
 }
 
-/// Whether a text can be a branch, a tag or a commit. It becomes a part of a path in the cache: a component such as `..` cannot.
+/// Whether a text can be a branch, a tag or a commit. It becomes a part of a path in the cache: a component
+/// such as `..` cannot.
 pub fn is_revision(text: &str) -> bool {
     let is_plain = |part: &str| {
         let has_plain_characters = part.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
@@ -32,12 +33,14 @@ pub fn is_revision(text: &str) -> bool {
     text.split('/').all(is_plain)
 }
 
-/// There is no such model: it is no directory, and neither the cache nor the hub has it, or the hub must not be asked. A sentence.
+/// There is no such model: it is no directory, and neither the cache nor the hub has it, or the hub must not
+/// be asked. A sentence.
 #[derive(Debug, Error)]
 #[error("{0}")]
 pub struct NoSuchModel(pub String);
 
-/// A model cannot be downloaded: the hub cannot be reached or refuses, or the cache cannot store its files. A sentence.
+/// A model cannot be downloaded: the hub cannot be reached or refuses, or the cache cannot store its files. A
+/// sentence.
 #[derive(Debug, Error)]
 #[error("{0}")]
 pub struct NotDownloaded(pub String);

@@ -116,8 +116,8 @@ impl BatchRows {
         Ok(BatchRows { name, is_compressed, batches, columns, limit, rows: None, row: 0 })
     }
 
-    /// Bytes of the input read so far, after decompression; the bytes of a batch are divided evenly among its rows, those of a Parquet file
-    /// among all rows.
+    /// Bytes of the input read so far, after decompression; the bytes of a batch are divided evenly among its
+    /// rows, those of a Parquet file among all rows.
     pub(super) fn bytes_read(&self) -> u64 {
         match &self.batches {
             Batches::Parquet { total, size, .. } => {
@@ -133,8 +133,8 @@ impl BatchRows {
         }
     }
 
-    /// Whether the last row was the last one of a record batch that comes through a stream, so that reading the next row may wait
-    /// for the writer.
+    /// Whether the last row was the last one of a record batch that comes through a stream, so that reading
+    /// the next row may wait for the writer.
     pub(super) fn ends_stream_batch(&self) -> bool {
         let is_stream = matches!(&self.batches, Batches::Arrow(reader) if reader.is_stream());
         is_stream && self.rows.as_ref().is_some_and(|rows| rows.rows_read() == rows.len())

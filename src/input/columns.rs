@@ -388,7 +388,8 @@ impl TextColumn {
     }
 }
 
-/// The string in a row of an array of strings, or of bytes that are strings, in any of Arrow's layouts; `None` if it is null.
+/// The string in a row of an array of strings, or of bytes that are strings, in any of Arrow's layouts;
+/// `None` if it is null.
 fn string(array: &dyn Array, row: usize) -> Result<Option<&str>, Utf8Error> {
     if array.is_null(row) {
         return Ok(None);

@@ -18,7 +18,8 @@ use super::reader::InputReader;
 use super::record::{Entry, Fields, Location, Position, Record};
 use super::source::{Format, InputPath, Source};
 
-/// The entries of all inputs, in their order. An error means that an input cannot be read further; it is the last item.
+/// The entries of all inputs, in their order. An error means that an input cannot be read further; it is the
+/// last item.
 pub struct Entries {
     /// The inputs that are still to be opened.
     sources: vec::IntoIter<Source>,
@@ -54,8 +55,8 @@ enum FormatReader {
 }
 
 impl Entries {
-    /// Opens the inputs that are not lenient, and reads their headers, so that a wrong path or column name is an error
-    /// before the first record is read. The inputs are opened again, one by one, to be read.
+    /// Opens the inputs that are not lenient, and reads their headers, so that a wrong path or column name is
+    /// an error before the first record is read. The inputs are opened again, one by one, to be read.
     pub fn open(sources: Vec<Source>, fields: Fields) -> Result<Self> {
         let strict = || sources.iter().filter(|source| !source.is_lenient);
         strict().try_for_each(Source::check)?;
@@ -100,8 +101,8 @@ impl Entries {
         self.limit = limit;
     }
 
-    /// The size of all inputs in bytes, before decompression; `None` if the size of one is not known. A text of the
-    /// command line counts as its length plus one.
+    /// The size of all inputs in bytes, before decompression; `None` if the size of one is not known. A text
+    /// of the command line counts as its length plus one.
     pub fn total_bytes(&self) -> Option<u64> {
         self.total_bytes
     }
@@ -121,8 +122,8 @@ impl Entries {
         matches!(&self.open, Some(OpenInput { reader: FormatReader::Batches(rows), .. }) if rows.ends_stream_batch())
     }
 
-    /// The error for a field of [`Fields::keep`] that none of the records of the open input has had so far, if there is
-    /// one. The fields of files are checked when they are opened; streams have to be read first.
+    /// The error for a field of [`Fields::keep`] that none of the records of the open input has had so far,
+    /// if there is one. The fields of files are checked when they are opened; streams have to be read first.
     pub fn missing_field_error(&self) -> Option<Error> {
         match &self.open.as_ref()?.reader {
             FormatReader::Json(lines) => lines.missing_field_error(),

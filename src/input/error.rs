@@ -36,7 +36,8 @@ pub(super) fn several_columns(
     )
 }
 
-/// The error for a column that an input does not have; `option` is the command-line option that names the column.
+/// The error for a column that an input does not have; `option` is the command-line option that names the
+/// column.
 pub(super) fn missing_column<'a>(
     input: &str,
     name: &str,

@@ -9,8 +9,8 @@ use super::reader::InputReader;
 use super::record::{Entry, KeptName, Location, Position};
 use super::source::{InputPath, Source};
 
-/// Reads a file as one record, with its path, as errors name it, as the id and the built-in fields in `keep`. A byte order mark at the
-/// start is not part of the text.
+/// Reads a file as one record, with its path, as errors name it, as the id and the built-in fields in `keep`.
+/// A byte order mark at the start is not part of the text.
 ///
 /// A file that cannot be read is an unreadable entry, not an error: the files after it can still be read.
 pub(super) fn read(source: &Source, keep: &[KeptName], limit: ReadLimit) -> Entry {

@@ -70,8 +70,8 @@ pub struct Inputs {
 }
 
 impl Inputs {
-    /// Which files of directories and globs are not inputs, and which inputs are lines beside others with fields: one
-    /// sentence each.
+    /// Which files of directories and globs are not inputs, and which inputs are lines beside others with
+    /// fields: one sentence each.
     pub fn notes(&self) -> impl Iterator<Item = String> {
         let lines = self.sources.iter().find(|source| !source.format.has_fields());
         let lines = lines.filter(|_| self.sources.iter().any(|source| source.format.has_fields()));
@@ -99,12 +99,14 @@ impl Inputs {
 ///
 /// - `-` is standard input;
 /// - a file is an input;
-/// - a directory is all files in it and below it, except for hidden files and those that `.gitignore` excludes;
+/// - a directory is all files in it and below it, except for hidden files and those that `.gitignore`
+///   excludes;
 /// - any other path with `*`, `?` or `[` is a glob, and names the files and directories that match it.
 ///
-/// The files of a directory or a glob are sorted by path, component by component, and filtered by `filter`. If some of
-/// them are data, files of records with fields, those are the inputs, unless the filter includes files by name. If
-/// `format` is `None`, the extension of each file gives its format. The extension always gives the compression.
+/// The files of a directory or a glob are sorted by path, component by component, and filtered by `filter`.
+/// If some of them are data, files of records with fields, those are the inputs, unless the filter includes
+/// files by name. If `format` is `None`, the extension of each file gives its format. The extension always
+/// gives the compression.
 pub fn find(paths: &[PathBuf], format: Option<Format>, filter: &Filter) -> Result<Inputs> {
     let mut inputs = Inputs::default();
     for path in paths {
@@ -149,8 +151,8 @@ pub fn find(paths: &[PathBuf], format: Option<Format>, filter: &Filter) -> Resul
     Ok(inputs)
 }
 
-/// Removes and returns the files of a directory or a glob that are not inputs: without a `format`, all that are not
-/// data, if there are data; those that describe the others in any case.
+/// Removes and returns the files of a directory or a glob that are not inputs: without a `format`, all that
+/// are not data, if there are data; those that describe the others in any case.
 fn leave_out(files: &mut Vec<PathBuf>, format: Option<Format>) -> Vec<PathBuf> {
     let is_data = |file: &PathBuf| !is_metadata(file) && format_of(file).0.is_some_and(Format::has_fields);
     let has_data = format.map_or(files.iter().any(is_data), Format::has_fields);
@@ -191,7 +193,8 @@ fn format_of(file: &Path) -> (Option<Format>, Option<Compression>) {
     (Format::from_extension(&extension(&uncompressed)), compression)
 }
 
-/// The input of a file, with the compression, and without a `format` also the format, that its extensions give.
+/// The input of a file, with the compression, and without a `format` also the format, that its extensions
+/// give.
 pub(super) fn source_of_file(path: PathBuf, format: Option<Format>) -> Source {
     let (of_extension, compression) = format_of(&path);
     let format = format.or(of_extension);
@@ -262,10 +265,11 @@ fn matches(pattern: &str, filter: &Filter) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Adds the files of a directory and of those below it, except for hidden files and those that ignore files exclude.
+/// Adds the files of a directory and of those below it, except for hidden files and those that ignore files
+/// exclude.
 ///
-/// Links to files are inputs if their target is below `directory`. Links to directories are not followed: a target
-/// below `directory` is found by its own path.
+/// Links to files are inputs if their target is below `directory`. Links to directories are not followed: a
+/// target below `directory` is found by its own path.
 fn walk(directory: &Path, filter: &Filter, files: &mut Vec<PathBuf>) -> Result<()> {
     let root = fs::canonicalize(directory).map_err(|error| cannot_open(directory, &error))?;
     let mut walk = WalkBuilder::new(directory);

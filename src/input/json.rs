@@ -87,11 +87,11 @@ impl MissingFields {
     }
 }
 
-/// Checks that at least one record of the sources has each field of [`Fields::keep`], and of a text that is made of
-/// several fields.
+/// Checks that at least one record of the sources has each field of [`Fields::keep`], and of a text that is
+/// made of several fields.
 ///
-/// Reads the files, and so checks nothing unless all sources are JSON lines files. Lines that cannot be read are not
-/// reported.
+/// Reads the files, and so checks nothing unless all sources are JSON lines files. Lines that cannot be read
+/// are not reported.
 pub(super) fn check_optional_fields(sources: &[Source], fields: &Fields) -> Result<()> {
     let mut missing = MissingFields::all(fields);
     let is_file = |source: &&Source| source.format == Format::Jsonl && source.size().is_some();
@@ -189,7 +189,8 @@ impl JsonLines {
         Ok(Record { location: line.location, id, text, pair, kept })
     }
 
-    /// The id of a record whose id field is `raw`: a string or an integer, or the JSON text of another value. Null is no id.
+    /// The id of a record whose id field is `raw`: a string or an integer, or the JSON text of another value.
+    /// Null is no id.
     fn id(&self, raw: Option<RawField>) -> Result<Option<Value>, String> {
         let name = self.fields.id_name();
         let raw = match raw {
@@ -220,7 +221,8 @@ impl JsonLines {
     }
 }
 
-/// The text of a record: the string of its only field, or of several fields. Null is as good as none of these.
+/// The text of a record: the string of its only field, or of several fields. Null is as good as none of
+/// these.
 fn join<'a>(fields: &TextFields, field: impl Fn(&str) -> Option<RawField<'a>>) -> Result<String, String> {
     fields.join(|i| {
         let name = &fields.names[i];
@@ -302,8 +304,8 @@ impl RawField<'_> {
         }
     }
 
-    /// Parses the value of the carried-through field `name`. Numbers that JSON does not have are floats, and null inside
-    /// of lists and objects.
+    /// Parses the value of the carried-through field `name`. Numbers that JSON does not have are floats, and
+    /// null inside of lists and objects.
     fn kept(self, name: &str, limit: ReadLimit) -> Result<FieldValue, String> {
         if let Some(float) = self.not_finite() {
             return Ok(float.into());

@@ -2,14 +2,14 @@
 
 use bytesize::ByteSize;
 
-/// Maximum size of a text, line or row, in MiB. Longer ones are a sign of a file in another format, and would take the
-/// memory that the model needs.
+/// Maximum size of a text, line or row, in MiB. Longer ones are a sign of a file in another format, and would
+/// take the memory that the model needs.
 pub(super) const MAX_TEXT_MIB: u64 = 16;
 /// Maximum size of a text, line or row, in bytes.
 pub(super) const MAX_TEXT_BYTES: u64 = MAX_TEXT_MIB << 20;
 
-/// Bytes of memory per byte of a line or row: its buffer, which grows by doubling, and the fields that are copied out
-/// of it.
+/// Bytes of memory per byte of a line or row: its buffer, which grows by doubling, and the fields that are
+/// copied out of it.
 const MEMORY_PER_BYTE: u64 = 4;
 
 /// The memory that a reader may use at a time, in bytes.
@@ -44,8 +44,8 @@ impl ReadLimit {
         MEMORY_PER_BYTE * self.line_bytes()
     }
 
-    /// Maximum size of a carried-through Arrow list or struct, in bytes. Written as JSON it takes many times the memory
-    /// of the column.
+    /// Maximum size of a carried-through Arrow list or struct, in bytes. Written as JSON it takes many times
+    /// the memory of the column.
     pub(super) fn nested_bytes(self) -> u64 {
         self.line_bytes() / 4
     }
@@ -61,12 +61,14 @@ impl ReadLimit {
         }
     }
 
-    /// Maximum size of a page of a Parquet file in memory, in bytes. Without `--max-memory` it may have any size.
+    /// Maximum size of a page of a Parquet file in memory, in bytes. Without `--max-memory` it may have any
+    /// size.
     pub(super) fn page_bytes(self) -> u64 {
         if self == Self::default() { u64::MAX } else { self.0 }
     }
 
-    /// The predicate of an error about rows that take `bytes` bytes, over the limit; `units` are what the file has them in.
+    /// The predicate of an error about rows that take `bytes` bytes, over the limit; `units` are what the
+    /// file has them in.
     pub(super) fn too_large(self, bytes: u64, units: &str) -> String {
         let si = |bytes| ByteSize(bytes).display().si();
         format!(

@@ -8,8 +8,8 @@ use super::reader::InputReader;
 use super::record::{Entry, KeptName, Location, Position};
 use crate::formats::{strip_line_end, take_line};
 
-/// The lines of an input. A line ends in `\n` or `\r\n`; an empty line is an empty text; a byte order mark at the start
-/// of the input is not part of the first text.
+/// The lines of an input. A line ends in `\n` or `\r\n`; an empty line is an empty text; a byte order mark at
+/// the start of the input is not part of the first text.
 pub(super) struct Lines {
     input: InputReader,
     keep: Vec<KeptName>,

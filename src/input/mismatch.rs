@@ -4,8 +4,8 @@ use super::source::{Format, InputPath, Source};
 use crate::formats::{Compression, Kind, sniff};
 use crate::named::Named;
 
-/// Why an input whose name says that it is compressed is not, as the predicate of an error; `None` if it is, or has no
-/// bytes.
+/// Why an input whose name says that it is compressed is not, as the predicate of an error; `None` if it is,
+/// or has no bytes.
 pub(super) fn not_compressed(source: &Source, compression: Compression, start: &[u8]) -> Option<String> {
     let found = sniff(start);
     if start.is_empty() || found == Some(Kind::Compressed(compression)) {
@@ -27,8 +27,8 @@ pub(super) fn not_compressed(source: &Source, compression: Compression, start: &
     })
 }
 
-/// Why a file of this kind cannot be read in the format of `source`, as the predicate of an error; `None` if it can.
-/// `start` is what it starts with, decompressed.
+/// Why a file of this kind cannot be read in the format of `source`, as the predicate of an error; `None` if
+/// it can. `start` is what it starts with, decompressed.
 pub(super) fn mismatch(source: &Source, start: &[u8]) -> Option<String> {
     let (format, compression) = (source.format, source.compression);
     let Some(kind) = sniff(start) else {

@@ -1,7 +1,9 @@
-//! Records over the readers of [`formats`](crate::formats), and [`Entries`], which reads all inputs one after another.
+//! Records over the readers of [`formats`](crate::formats), and [`Entries`], which reads all inputs one after
+//! another.
 //!
-//! A reader gives [`Entry`]s: a [`Record`], or the [`Location`] of a record that cannot be read and the reason. Readers
-//! hold at most as much of an input in memory as [`ReadLimit`] allows, even if the input declares other sizes.
+//! A reader gives [`Entry`]s: a [`Record`], or the [`Location`] of a record that cannot be read and the
+//! reason. Readers hold at most as much of an input in memory as [`ReadLimit`] allows, even if the input
+//! declares other sizes.
 
 mod batches;
 mod columns;

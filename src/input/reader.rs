@@ -27,8 +27,8 @@ pub(super) struct InputReader {
     pub compressed_bytes_read: Option<Arc<AtomicU64>>,
     /// Whether the input is UTF-16.
     pub is_utf16: bool,
-    /// Why the input cannot be read in its format, if its first bytes show that, as the predicate of an error. There is
-    /// nothing to read then.
+    /// Why the input cannot be read in its format, if its first bytes show that, as the predicate of an
+    /// error. There is nothing to read then.
     pub fault: Option<String>,
 }
 
@@ -85,7 +85,8 @@ impl InputReader {
         }
     }
 
-    /// The error for a read that failed; `after` names the last position that was read, such as `after line 7`.
+    /// The error for a read that failed; `after` names the last position that was read, such as
+    /// `after line 7`.
     pub(super) fn read_error(&self, after: &str, error: &io::Error) -> anyhow::Error {
         read_error(&self.name, after, self.compressed_bytes_read.is_some(), error)
     }

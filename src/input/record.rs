@@ -11,8 +11,8 @@ use crate::rows::FieldValue;
 /// 2⁵³: every integer up to this magnitude is exact as an `f64`.
 pub(super) const MAX_EXACT_INTEGER: f64 = 9_007_199_254_740_992.0;
 
-/// The location of a record: an input and a position in it. Displayed as `notes.txt line 7`, `rows.parquet row 7`,
-/// `docs/a.txt`, `standard input line 3` or `argument 2`.
+/// The location of a record: an input and a position in it. Displayed as `notes.txt line 7`,
+/// `rows.parquet row 7`, `docs/a.txt`, `standard input line 3` or `argument 2`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Location {
     /// The name of the input.
@@ -103,8 +103,8 @@ impl Entry {
 
 /// Which fields of the input become which parts of a record.
 ///
-/// A name with dots is that of a nested field, `meta.text` of the field `text` in the object or struct `meta`, unless the
-/// input has a field of the whole name.
+/// A name with dots is that of a nested field, `meta.text` of the field `text` in the object or struct
+/// `meta`, unless the input has a field of the whole name.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Fields {
     /// The fields of the text.
@@ -146,9 +146,9 @@ impl TextFields {
         self.names.len() > 1
     }
 
-    /// The text of a record: the value of the only field, or the values of several fields that are not blank, with the
-    /// separator between them. `value` returns the value of the field of an index, and `None` if a record does not have
-    /// this one of several.
+    /// The text of a record: the value of the only field, or the values of several fields that are not blank,
+    /// with the separator between them. `value` returns the value of the field of an index, and `None` if a
+    /// record does not have this one of several.
     ///
     /// # Errors
     /// If `value` fails, or the record has none of the fields; as a predicate.
@@ -202,8 +202,8 @@ impl Display for KeptName {
 }
 
 impl Fields {
-    /// Whether `name` is a built-in field: every record has `text`, `file` and `line`, unless the input has a field of
-    /// the same name.
+    /// Whether `name` is a built-in field: every record has `text`, `file` and `line`, unless the input has a
+    /// field of the same name.
     pub fn is_built_in(name: &str) -> bool {
         ["text", "file", "line"].contains(&name)
     }
@@ -231,8 +231,8 @@ pub(super) enum KeptField<C> {
     BuiltIn(String),
 }
 
-/// The value of a built-in field: `text`, `file` (the input) or `line` (the line, row or argument number; null for a
-/// file that is one text). `None` for any other name.
+/// The value of a built-in field: `text`, `file` (the input) or `line` (the line, row or argument number;
+/// null for a file that is one text). `None` for any other name.
 pub(super) fn built_in_field(name: &str, location: &Location, text: &str) -> Option<FieldValue> {
     let value: Value = match name {
         "text" => text.into(),

@@ -79,8 +79,8 @@ impl Format {
         }
     }
 
-    /// The format of files with this extension (in lower case, without the extension of the compression). `None` for
-    /// `json`: such a file is one value over many lines, which is not supported.
+    /// The format of files with this extension (in lower case, without the extension of the compression).
+    /// `None` for `json`: such a file is one value over many lines, which is not supported.
     pub(super) fn from_extension(extension: &str) -> Option<Self> {
         Some(match extension {
             "json" => return None,
@@ -148,8 +148,8 @@ pub struct Source {
     pub compression: Option<Compression>,
     /// How fields are delimited and quoted, if the format is csv or tsv.
     pub syntax: FieldSyntax,
-    /// Whether the run goes on if the input cannot be read, with one [`Unreadable`](super::Unreadable) entry for it: it
-    /// was found in a directory or by a glob, and `--on-error skip` is given.
+    /// Whether the run goes on if the input cannot be read, with one [`Unreadable`](super::Unreadable) entry
+    /// for it: it was found in a directory or by a glob, and `--on-error skip` is given.
     pub is_lenient: bool,
     /// Why the input cannot be read, if its path already shows that.
     pub fault: Option<String>,

@@ -4,8 +4,9 @@ use std::io::{self, BufRead, Read};
 
 use crate::formats::ByteOrder;
 
-/// The bytes of UTF-8 of an input in UTF-16. Half of a surrogate pair becomes the three bytes that UTF-8 would have for
-/// it, and a last odd byte is passed on as it is: neither is valid UTF-8, so that a reader reports the record.
+/// The bytes of UTF-8 of an input in UTF-16. Half of a surrogate pair becomes the three bytes that UTF-8
+/// would have for it, and a last odd byte is passed on as it is: neither is valid UTF-8, so that a reader
+/// reports the record.
 pub(super) struct Utf16Reader<R> {
     input: R,
     order: ByteOrder,
@@ -50,8 +51,8 @@ impl<R: BufRead> Utf16Reader<R> {
     }
 }
 
-/// Appends the character that `unit` completes, after `half` if `unit` is not its second half. The first half of a
-/// character becomes `half`.
+/// Appends the character that `unit` completes, after `half` if `unit` is not its second half. The first half
+/// of a character becomes `half`.
 fn push(out: &mut Vec<u8>, half: &mut Option<u16>, unit: u16) {
     let first = half.take();
     let pair = first.and_then(|first| char::decode_utf16([first, unit]).next()?.ok());

@@ -1,4 +1,5 @@
-//! The columns of ids and carried-through fields: their types are inferred from the first records, and later values have to fit.
+//! The columns of ids and carried-through fields: their types are inferred from the first records, and later
+//! values have to fit.
 
 use std::sync::Arc;
 
@@ -24,8 +25,8 @@ pub(super) fn infer(schema: &mut OutputSchema, source: &mut RecordSource) {
     }
 }
 
-/// Replaces values that do not fit their columns by null. Returns the reason for the first of them, as the predicate of a sentence
-/// whose subject is the record.
+/// Replaces values that do not fit their columns by null. Returns the reason for the first of them, as the
+/// predicate of a sentence whose subject is the record.
 pub(super) fn null_misfits(
     schema: &OutputSchema,
     id: &mut Option<Value>,

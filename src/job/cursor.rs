@@ -18,8 +18,8 @@ pub struct Cursor {
 }
 
 impl Cursor {
-    /// The cursor after one more record, which ends at byte `position` of the input, without a digest: no run can be
-    /// resumed there.
+    /// The cursor after one more record, which ends at byte `position` of the input, without a digest: no run
+    /// can be resumed there.
     pub fn without_digest(&self, position: u64) -> Self {
         Cursor { entries: self.entries + 1, position, digest: String::new() }
     }

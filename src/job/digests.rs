@@ -12,7 +12,8 @@ use crate::rows::metadata::Key;
 use crate::store::{Digest, Hasher, digest_cache};
 use crate::sys::threads::{spawn, thread_panicked};
 
-/// The digests of files, computed in a background thread: hashing a large model takes longer than embedding a short text.
+/// The digests of files, computed in a background thread: hashing a large model takes longer than embedding a
+/// short text.
 pub enum FileDigests {
     /// Computed by a background thread.
     Running(JoinHandle<Result<RunIdentity>>),

@@ -1,4 +1,5 @@
-//! The identity of a run: what a run that resumes it must share with it, and the parts of it that rows depend on.
+//! The identity of a run: what a run that resumes it must share with it, and the parts of it that rows depend
+//! on.
 
 use anyhow::Result;
 

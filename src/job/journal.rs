@@ -63,7 +63,8 @@ pub struct Journal {
 const MIN_INTERVAL: Duration = Duration::from_millis(200);
 
 impl Journal {
-    /// The journal of a run, and the earlier run with the same output. `identity` is called if there is one to compare with.
+    /// The journal of a run, and the earlier run with the same output. `identity` is called if there is one
+    /// to compare with.
     ///
     /// # Errors
     /// If this run cannot resume the interrupted run: a usage error.
@@ -108,8 +109,8 @@ impl Journal {
         Ok((journal(None), earlier))
     }
 
-    /// Whether the next save is due. The interval is ten times the duration of the last save, so that saving takes at most a tenth of
-    /// the time.
+    /// Whether the next save is due. The interval is ten times the duration of the last save, so that saving
+    /// takes at most a tenth of the time.
     pub fn is_due(&self) -> bool {
         self.last_save.elapsed() >= self.interval
     }

@@ -14,7 +14,8 @@ use crate::rows::metadata::Key;
 use crate::rows::{ColumnType, FileMetadata, KeptColumn};
 use crate::store::{self, Digest, DurableRows, SidecarPaths, Target};
 
-/// What two runs must have in common for one to resume the other: options, inputs and files, each with its value or digest.
+/// What two runs must have in common for one to resume the other: options, inputs and files, each with its
+/// value or digest.
 pub type RunIdentity = BTreeMap<String, String>;
 
 /// The state of an interrupted run, saved beside its output.
@@ -61,14 +62,16 @@ pub struct SavedScore {
     pub truncated: bool,
 }
 
-/// The record of a complete run, saved beside its output, so that `--resume` can tell whether the output is up to date.
+/// The record of a complete run, saved beside its output, so that `--resume` can tell whether the output is
+/// up to date.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct CompletedRun {
     /// The manifest of the run.
     run: Manifest,
     /// The output file at the end of the run.
     output: FileStamp,
-    /// The shard of the run and its records, as in the metadata of formats that have any; absent without `--shard`.
+    /// The shard of the run and its records, as in the metadata of formats that have any; absent without
+    /// `--shard`.
     #[serde(default, skip_serializing_if = "FileMetadata::is_empty")]
     shard: FileMetadata,
 }
@@ -111,14 +114,16 @@ impl CompletedRun {
         (Some(&self.output) == FileStamp::of(&sidecars.output).as_ref()).then_some(self)
     }
 
-    /// The manifest of the run that wrote the current output, or `None` if there is none or the output has changed since.
+    /// The manifest of the run that wrote the current output, or `None` if there is none or the output has
+    /// changed since.
     pub(super) fn find(sidecars: &SidecarPaths) -> Option<Manifest> {
         Self::load(sidecars).map(|found| found.run)
     }
 }
 
-/// The shard (`--shard`) of the run that wrote a file and its records, under the keys that they have in the metadata of an output; empty
-/// if the run had all records, `None` if the record of the run is not beside the file.
+/// The shard (`--shard`) of the run that wrote a file and its records, under the keys that they have in the
+/// metadata of an output; empty if the run had all records, `None` if the record of the run is not beside the
+/// file.
 pub fn shard_of_run(output: &Path) -> Result<Option<FileMetadata>> {
     let sidecars = SidecarPaths::of(&Target::File(output.to_owned()))?;
     let Some(sidecars) = sidecars else { return Ok(None) };

@@ -33,7 +33,8 @@ pub(super) type PreparedRecord = Item<RecordMeta>;
 /// Records for a tokenizer thread, and the channel for its answer.
 pub(super) type RecordGroup = (Vec<RawRecord>, Sender<Result<Vec<PreparedRecord>>>);
 
-/// A record without its text. A record of many chunks or queries is carried in several parts, one `RecordMeta` each.
+/// A record without its text. A record of many chunks or queries is carried in several parts, one
+/// `RecordMeta` each.
 pub(super) struct RecordMeta {
     /// File and line or row.
     pub location: Location,
@@ -47,7 +48,8 @@ pub(super) struct RecordMeta {
     pub is_empty: bool,
     /// The result of tokenizing.
     pub outcome: Outcome,
-    /// The index of the query that the text was tokenized with. [`TaskRow::query`](crate::engine::TaskRow::query) takes precedence.
+    /// The index of the query that the text was tokenized with.
+    /// [`TaskRow::query`](crate::engine::TaskRow::query) takes precedence.
     pub query: usize,
     /// The cursor after the record.
     pub end: Cursor,
@@ -70,7 +72,8 @@ pub(super) enum Outcome {
         /// Whether each chunk of the text has a row of its own.
         has_chunks: bool,
     },
-    /// The record cannot be read or tokenized. The string is the predicate of a sentence whose subject is the record.
+    /// The record cannot be read or tokenized. The string is the predicate of a sentence whose subject is the
+    /// record.
     Failed(String),
     /// The output has the rows of the record already (`--append`).
     Unchanged,

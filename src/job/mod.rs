@@ -4,15 +4,16 @@
 //! source ──groups──► tokenizers ──groups, in order──► engine ──waves, in order──► collector
 //! ```
 //!
-//! Each stage runs in threads of its own. Bounded queues connect them, so that the stages overlap and memory does not grow with
-//! the input. A *group* is the records that one tokenizer thread takes at once.
+//! Each stage runs in threads of its own. Bounded queues connect them, so that the stages overlap and memory
+//! does not grow with the input. A *group* is the records that one tokenizer thread takes at once.
 //!
-//! A run is built in `stages`: a plan, which looks for an earlier run; a run with records that have no rows yet; a run with its engine and
-//! its output; its report.
+//! A run is built in `stages`: a plan, which looks for an earlier run; a run with records that have no rows
+//! yet; a run with its engine and its output; its report.
 //!
-//! * `source`: the records, the first of which can be inspected before the run starts; `shard`: a part of them;
-//!   `known_records`: those that the output has rows of already.
-//! * `queries`: what records are read for. `reader`, `tokenizer`: one stage each; `messages`: the types that they send to one another.
+//! * `source`: the records, the first of which can be inspected before the run starts; `shard`: a part of
+//!   them; `known_records`: those that the output has rows of already.
+//! * `queries`: what records are read for. `reader`, `tokenizer`: one stage each; `messages`: the types that
+//!   they send to one another.
 //! * `collector`: writes rows and ledger in input order, and saves checkpoints.
 //! * `columns`: the types of the columns that come from the input.
 //! * `cursor`, `manifest`, `journal`, `identity`, `digests`: resuming an interrupted run.

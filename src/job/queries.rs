@@ -1,6 +1,7 @@
 //! The queries that records are read with.
 
-/// What the records of a job are read for. By default there are no queries, and the second text of a record is that of a pair.
+/// What the records of a job are read for. By default there are no queries, and the second text of a record
+/// is that of a pair.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Queries {
     /// Each record is read with every one of these.

@@ -18,8 +18,9 @@ use crate::sys::threads::{panic_to_error, spawn};
 /// Maximum records of a group.
 const GROUP_RECORDS: usize = 64;
 
-/// Starts all stages but the collector, and returns the channel for the collector: waves in the order of input, then the end or an
-/// error. `start` is the cursor of `source`. Cursors have a digest if `is_resumable`.
+/// Starts all stages but the collector, and returns the channel for the collector: waves in the order of
+/// input, then the end or an error. `start` is the cursor of `source`. Cursors have a digest if
+/// `is_resumable`.
 pub(super) fn start_stages<T: Task>(
     source: RecordSource,
     start: Cursor,
@@ -52,9 +53,8 @@ pub(super) fn start_stages<T: Task>(
     engine.start(from_tokenizers, is_interactive)
 }
 
-/// Reads records, sends them to the tokenizers in groups of at most `max_records`, and sends the channels of the tokenizers'
-/// answers to the batcher in order.
-/// Cursors have a digest if `is_resumable`.
+/// Reads records, sends them to the tokenizers in groups of at most `max_records`, and sends the channels of
+/// the tokenizers' answers to the batcher in order. Cursors have a digest if `is_resumable`.
 fn read(
     mut source: RecordSource,
     mut cursor: Cursor,

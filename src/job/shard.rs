@@ -14,8 +14,8 @@ pub struct Shard {
 }
 
 impl Shard {
-    /// The records of this shard out of `total`. The sizes of two shards differ by one record at most, and all shards together have
-    /// every record once.
+    /// The records of this shard out of `total`. The sizes of two shards differ by one record at most, and
+    /// all shards together have every record once.
     pub fn range(self, total: u64) -> Range<u64> {
         let end = |shards: u64| (u128::from(total) * u128::from(shards) / u128::from(self.count)) as u64;
         end(self.number - 1)..end(self.number)

@@ -32,7 +32,8 @@ pub enum Pace {
     Stream,
     /// From a pipe, and the writer may wait for the row of a record before it sends the next one.
     Interactive,
-    /// Record batches of an Arrow stream from a pipe, and the writer may wait for the rows of a batch before it sends the next one.
+    /// Record batches of an Arrow stream from a pipe, and the writer may wait for the rows of a batch before
+    /// it sends the next one.
     InteractiveBatches,
 }
 
@@ -60,7 +61,8 @@ pub struct OpenInput {
 }
 
 impl OpenInput {
-    /// Opens an input with `open`. That of a shard is opened a second time and read to its end, to count its records.
+    /// Opens an input with `open`. That of a shard is opened a second time and read to its end, to count its
+    /// records.
     pub fn new(open: impl Fn() -> Result<Entries>, pace: Pace, selection: Selection) -> Result<Self> {
         let whole =
             || -> Result<Self> { Ok(OpenInput { entries: open()?, pace, selection, range: 0..u64::MAX }) };
@@ -92,7 +94,8 @@ impl OpenInput {
         self.pace == Pace::InteractiveBatches
     }
 
-    /// The records, with readers whose memory is limited. Each record gets its hash and is looked up in `known`, if there is one.
+    /// The records, with readers whose memory is limited. Each record gets its hash and is looked up in
+    /// `known`, if there is one.
     pub fn read(mut self, limit: ReadLimit, known: Option<KnownRecords>) -> RecordSource {
         self.entries.set_limit(limit);
         RecordSource {
@@ -121,7 +124,8 @@ pub struct RecordSource {
     known: Option<KnownRecords>,
 }
 
-/// Maximum number of records to peek at. Fixed, so that the inferred columns do not depend on how a run is divided into waves.
+/// Maximum number of records to peek at. Fixed, so that the inferred columns do not depend on how a run is
+/// divided into waves.
 const MAX_PEEKED_RECORDS: usize = 1000;
 /// Maximum size of the records to peek at, in bytes.
 const MAX_PEEKED_BYTES: usize = 4 << 20;
@@ -190,7 +194,8 @@ impl RecordSource {
     /// The first records, without consuming them. Records that cannot be read are left out.
     pub fn peek(&mut self) -> impl Iterator<Item = &Record> {
         let mut bytes = 0;
-        // An interactive writer does not send a second record, or a second batch, before it has the rows of the first.
+        // An interactive writer does not send a second record, or a second batch, before it has the rows of
+        // the first.
         let max_records = if self.input.pace == Pace::Interactive { 1 } else { MAX_PEEKED_RECORDS };
         let ends_first = |peeked: &VecDeque<Result<SourceEntry>>, has_batches: bool| {
             has_batches && peeked.back().is_some_and(|last| last.as_ref().is_ok_and(|last| last.ends_batch))

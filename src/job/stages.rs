@@ -1,5 +1,5 @@
-//! A run over files in its stages, each of which is complete when it exists: a plan, a run with records that have no rows yet, a run
-//! with its engine and its output, and the end of it.
+//! A run over files in its stages, each of which is complete when it exists: a plan, a run with records that
+//! have no rows yet, a run with its engine and its output, and the end of it.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -54,7 +54,8 @@ pub struct EnginePlan<T> {
 pub enum OpenedJob<T> {
     /// Records without rows.
     Unfinished(Box<UnfinishedJob<T>>),
-    /// The summary: a complete run has a row for every record of the input. It may have been killed before it wrote its own.
+    /// The summary: a complete run has a row for every record of the input. It may have been killed before it
+    /// wrote its own.
     UpToDate(Box<UpToDateJob>),
 }
 
@@ -77,7 +78,8 @@ pub struct UpToDateJob {
 }
 
 impl<T: Task> JobPlan<T> {
-    /// Finds the earlier run with the same output. `reopen` opens the input again, if that run was complete, but had other records.
+    /// Finds the earlier run with the same output. `reopen` opens the input again, if that run was complete,
+    /// but had other records.
     pub fn open(self, reopen: impl FnOnce() -> Result<OpenInput>) -> Result<OpenedJob<T>> {
         let JobPlan { engine, input, queries, mut output, start, appended } = self;
         let (journal, earlier) = match output.lock.sidecars() {
@@ -192,7 +194,8 @@ impl<T: Task> Job<T> {
 }
 
 impl<T: Task> FinishedJob<T> {
-    /// Prints what the run has done, and writes the summary. `appended` is the file that the rows are added to.
+    /// Prints what the run has done, and writes the summary. `appended` is the file that the rows are added
+    /// to.
     pub fn report(mut self, appended: Option<&SidecarPaths>, summary: Option<&Path>) -> Result<ExitStatus> {
         self.collector.report(appended);
         let stats = *self.collector.stats();

@@ -62,7 +62,8 @@ impl Stats {
         self.skipped + self.failed
     }
 
-    /// The exit status of a run with these counts. A nulled field does not count, because the record has its row.
+    /// The exit status of a run with these counts. A nulled field does not count, because the record has its
+    /// row.
     pub fn exit_status(&self) -> ExitStatus {
         if self.skipped_records() > 0 || self.not_finite > 0 {
             ExitStatus::RecordsSkipped
@@ -76,7 +77,8 @@ impl Stats {
         self.truncated + self.multi_sequence + self.skipped
     }
 
-    /// Prints warnings and notes. `limit` is the maximum of tokens per text, `ledger` the file with the details.
+    /// Prints warnings and notes. `limit` is the maximum of tokens per text, `ledger` the file with the
+    /// details.
     pub fn report(&self, console: &Console, limit: usize, ledger: Option<&Path>) {
         let details = ledger.map(|path| format!("; see {}", path.display())).unwrap_or_default();
         self.report_long_texts(console, limit, &details);

@@ -72,10 +72,12 @@ pub fn check_writable(path: &Path) -> Result<()> {
             return OpenOptions::new().append(true).open(path).map(drop);
         }
         if exists {
-            // Opening a pipe would block until it has a reader, who would take the end of this check for that of the summary.
+            // Opening a pipe would block until it has a reader, who would take the end of this check for that
+            // of the summary.
             return if path.is_dir() { Err(ErrorKind::IsADirectory.into()) } else { Ok(()) };
         }
-        // A run that fails must not leave an empty summary, nor remove that of another run which ends meanwhile.
+        // A run that fails must not leave an empty summary, nor remove that of another run which ends
+        // meanwhile.
         tempfile::tempfile_in(parent_dir(path)).map(drop)
     });
     checked.map_err(|error| cannot_write(path, &error))
@@ -85,8 +87,8 @@ fn cannot_write(path: &Path, error: &io::Error) -> anyhow::Error {
     anyhow!("cannot write --stats {} ({error}); choose another path", path.display())
 }
 
-/// Replaces a file, or writes over one that cannot be replaced: in a directory where no file can be created, mounted by itself, or
-/// without a name.
+/// Replaces a file, or writes over one that cannot be replaced: in a directory where no file can be created,
+/// mounted by itself, or without a name.
 fn replace_or_write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     write_file(path, bytes).or_else(|error| match error.kind() {
         ErrorKind::PermissionDenied

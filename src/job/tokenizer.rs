@@ -12,9 +12,9 @@ use crate::text::TokenizedText;
 /// Texts of at least this many bytes are tokenized one at a time.
 const LONG_TEXT_BYTES: usize = 1 << 20;
 
-/// Tokenizes a record. A text of many chunks is returned in parts of at most `part_tokens` tokens, and a text with several queries
-/// in a part for each. `long_text` is held while a long text is tokenized, because tokenizing takes many times the memory of the
-/// text.
+/// Tokenizes a record. A text of many chunks is returned in parts of at most `part_tokens` tokens, and a text
+/// with several queries in a part for each. `long_text` is held while a long text is tokenized, because
+/// tokenizing takes many times the memory of the text.
 pub(super) fn prepare<T: Task>(
     task: &T,
     queries: &Queries,

@@ -35,7 +35,8 @@ pub enum Activation {
     HardSwish,
     /// `x tanh(ln(1 + eˣ))` (Misra 2019).
     Mish,
-    /// The cumulative distribution function of a normal variable with mean √½ and variance 1 / 4π (Ma et al. 2022).
+    /// The cumulative distribution function of a normal variable with mean √½ and variance 1 / 4π (Ma et al.
+    /// 2022).
     Laplace,
     /// `√ln(1 + eˣ)`.
     SqrtSoftplus,
@@ -48,8 +49,8 @@ pub enum Activation {
         /// The learned slope.
         slope: f32,
     },
-    /// xIELU (Huang & Schlag 2024) with the learned parameters `[positive, negative, beta, eps]`: `positive · x² + beta
-    /// · x` for `x > 0`, else `negative · (e^min(x, eps) − 1 − x) + beta · x`.
+    /// xIELU (Huang & Schlag 2024) with the learned parameters `[positive, negative, beta, eps]`:
+    /// `positive · x² + beta · x` for `x > 0`, else `negative · (e^min(x, eps) − 1 − x) + beta · x`.
     Xielu([f32; 4]),
 }
 
@@ -88,8 +89,8 @@ impl fmt::Display for Activation {
     }
 }
 
-/// Names and initial values of the checkpoint tensors of [`Activation::Xielu`]: `positive` is `softplus(alpha_p)`,
-/// `negative` is `beta + softplus(alpha_n)` ([`softplus`]).
+/// Names and initial values of the checkpoint tensors of [`Activation::Xielu`]: `positive` is
+/// `softplus(alpha_p)`, `negative` is `beta + softplus(alpha_n)` ([`softplus`]).
 pub const XIELU_INIT: [(&str, f32); 4] =
     [("alpha_p", 0.20338232), ("alpha_n", -1.0502256), ("beta", 0.5), ("eps", -1e-6)];
 
@@ -155,8 +156,8 @@ impl Activation {
                 let gate = clamp_max(s, relu(s, s.add(x, s.splat(3.0))), 6.0);
                 s.div(s.mul(x, gate), s.splat(6.0))
             }
-            // tanh(ln(1 + e)) = (e² + 2 e) / (e² + 2 e + 2) with e = eˣ. The ratio is 1 for x > 20, where e² could
-            // overflow.
+            // tanh(ln(1 + e)) = (e² + 2 e) / (e² + 2 e + 2) with e = eˣ. The ratio is 1 for x > 20, where e²
+            // could overflow.
             Activation::Mish => {
                 let e = exp(s, clamp_max(s, x, 20.0));
                 let n = s.mul(e, s.add(e, s.splat(2.0)));

@@ -5,8 +5,9 @@ use std::marker::PhantomData;
 use super::isa::{Isa, Kernel, define_runners};
 use super::simd::{Simd, fold};
 
-/// `dots[r] = x_r · query` and `squares[r] = ‖x_r‖²` for the rows of `x`, a row-major `(dots.len(), query.len())` matrix. Each sum
-/// is within `query.len() · 2⁻²⁴` of the sum of the magnitudes of its terms.
+/// `dots[r] = x_r · query` and `squares[r] = ‖x_r‖²` for the rows of `x`, a row-major
+/// `(dots.len(), query.len())` matrix. Each sum is within `query.len() · 2⁻²⁴` of the sum of the magnitudes
+/// of its terms.
 ///
 /// # Panics
 /// If `x` or `squares` does not have as many rows as `dots`.
@@ -57,7 +58,8 @@ impl Kernel for DotRows<'_> {
     }
 }
 
-/// `squares[r] = ‖x_r‖²` for the rows of `x`, a row-major `(squares.len(), dimensions)` matrix; as exact as [`dot_rows`].
+/// `squares[r] = ‖x_r‖²` for the rows of `x`, a row-major `(squares.len(), dimensions)` matrix; as exact as
+/// [`dot_rows`].
 ///
 /// # Panics
 /// If `x` does not have as many rows as `squares`.
@@ -85,8 +87,8 @@ impl Kernel for SquaredNorms<'_> {
     }
 }
 
-/// `Σ a b` in f64. The product of two f32 is exact in f64, and the order of the sums is fixed: the result has the same bits on
-/// every ISA, and whichever operand comes first.
+/// `Σ a b` in f64. The product of two f32 is exact in f64, and the order of the sums is fixed: the result has
+/// the same bits on every ISA, and whichever operand comes first.
 ///
 /// # Panics
 /// If `a` and `b` differ in length.

@@ -30,8 +30,8 @@ enum IsaKind {
     /// AMX tiles of bf16 and int8, and the vectors of `Avx512Bf16`: Sapphire Rapids.
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     Amx,
-    /// AVX-512 with dot products of bf16 and of bytes: Zen 4. On Intel processors a bf16 dot product takes twice as
-    /// long as an f32 FMA.
+    /// AVX-512 with dot products of bf16 and of bytes: Zen 4. On Intel processors a bf16 dot product takes
+    /// twice as long as an f32 FMA.
     #[cfg(target_arch = "x86_64")]
     Avx512Bf16,
     /// AVX-512 with dot products of bytes: Cascade Lake, Ice Lake.
@@ -69,10 +69,10 @@ macro_rules! define_runner {
     };
 }
 
-/// Defines the methods of [`Kernel`] that run it with the target features of an ISA. Inside an `impl` they override the
-/// provided methods, so that the symbol of the compiled kernel names its type: `<Softmax as Kernel>::run_avx2` instead
-/// of `Kernel::run_avx2`. (Rust's legacy symbol names leave out generic parameters.) With `f32 only` the kernel is
-/// [`Kernel::F32_ONLY`].
+/// Defines the methods of [`Kernel`] that run it with the target features of an ISA. Inside an `impl` they
+/// override the provided methods, so that the symbol of the compiled kernel names its type:
+/// `<Softmax as Kernel>::run_avx2` instead of `Kernel::run_avx2`. (Rust's legacy symbol names leave out
+/// generic parameters.) With `f32 only` the kernel is [`Kernel::F32_ONLY`].
 macro_rules! define_runners {
     (f32 only) => {
         const F32_ONLY: bool = true;
@@ -129,7 +129,8 @@ pub trait Kernel: Sized {
     /// The result.
     type Output;
 
-    /// Whether the kernel uses no dot products and no conversions to bf16. ISAs that differ only in those share its code.
+    /// Whether the kernel uses no dot products and no conversions to bf16. ISAs that differ only in those
+    /// share its code.
     const F32_ONLY: bool = false;
 
     /// Whether the kernel runs only on an ISA with tiles. It is compiled for no other.
@@ -184,7 +185,8 @@ impl Isa {
         isas
     }
 
-    /// All ISAs that tests can run here: the available ones, and `avx512-bf16` on Intel processors, where it is slower.
+    /// All ISAs that tests can run here: the available ones, and `avx512-bf16` on Intel processors, where it
+    /// is slower.
     pub fn testable() -> Vec<Isa> {
         let isas = Self::available();
         #[cfg(target_arch = "x86_64")]
@@ -209,7 +211,8 @@ impl Isa {
         *SELECTED.get_or_init(|| Self::from_environment().expect("Isa::check has accepted the variable"))
     }
 
-    /// Checks that this machine supports the ISA that [`ISA_VARIABLE`] names, if the variable is set and not empty.
+    /// Checks that this machine supports the ISA that [`ISA_VARIABLE`] names, if the variable is set and not
+    /// empty.
     ///
     /// # Errors
     /// If it does not: a message that lists the available ISAs.
@@ -305,10 +308,12 @@ impl Isa {
     pub fn run_beside_amx<K: Kernel>(self, kernel: K) -> K::Output {
         assert_eq!(self.0, IsaKind::Amx, "the ISA has AMX");
         if K::F32_ONLY {
-            // SAFETY: an `Isa` of this kind is made only after `available` has detected the features of `Avx512`.
+            // SAFETY: an `Isa` of this kind is made only after `available` has detected the features of
+            // `Avx512`.
             return unsafe { kernel.run_avx512() };
         }
-        // SAFETY: an `Isa` of this kind is made only after `available` has detected the features of `Avx512Bf16`.
+        // SAFETY: an `Isa` of this kind is made only after `available` has detected the features of
+        // `Avx512Bf16`.
         unsafe { kernel.run_avx512_bf16() }
     }
 
@@ -327,10 +332,12 @@ impl Isa {
             // SAFETY: an `Isa` of these kinds is made only after AVX-512 F, BW, DQ and VL have been detected.
             #[cfg(target_arch = "x86_64")]
             IsaKind::Avx512Bf16 | IsaKind::Avx512Vnni if K::F32_ONLY => unsafe { kernel.run_avx512() },
-            // SAFETY: an `Isa` of this kind is made only after AVX-512 F, BW, DQ, VL, VNNI and BF16 have been detected.
+            // SAFETY: an `Isa` of this kind is made only after AVX-512 F, BW, DQ, VL, VNNI and BF16 have been
+            // detected.
             #[cfg(target_arch = "x86_64")]
             IsaKind::Avx512Bf16 => unsafe { kernel.run_avx512_bf16() },
-            // SAFETY: an `Isa` of this kind is made only after AVX-512 F, BW, DQ, VL and VNNI have been detected.
+            // SAFETY: an `Isa` of this kind is made only after AVX-512 F, BW, DQ, VL and VNNI have been
+            // detected.
             #[cfg(target_arch = "x86_64")]
             IsaKind::Avx512Vnni => unsafe { kernel.run_avx512_vnni() },
             // SAFETY: an `Isa` of this kind is made only after AVX-512 F, BW, DQ and VL have been detected.
@@ -342,8 +349,8 @@ impl Isa {
             // SAFETY: every AArch64 processor has NEON.
             #[cfg(target_arch = "aarch64")]
             IsaKind::NeonDotprod if K::F32_ONLY => unsafe { kernel.run_neon() },
-            // SAFETY: an `Isa` of this kind is made only after the dot product extension has been detected; AArch64 has
-            // NEON.
+            // SAFETY: an `Isa` of this kind is made only after the dot product extension has been detected;
+            // AArch64 has NEON.
             #[cfg(target_arch = "aarch64")]
             IsaKind::NeonDotprod => unsafe { kernel.run_neon_dotprod() },
             // SAFETY: every AArch64 processor has NEON.

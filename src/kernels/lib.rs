@@ -1,10 +1,11 @@
-//! CPU kernels over slices: GEMM, softmax, norms and activation functions of `f32`; dot products and selection for nearest
-//! neighbours.
+//! CPU kernels over slices: GEMM, softmax, norms and activation functions of `f32`; dot products and
+//! selection for nearest neighbours.
 //!
 //! # Dispatch
 //!
-//! A kernel is written once, generic over the vectors of [`simd::Simd`], and compiled for every ISA. [`isa::Isa`]
-//! detects at run time which ISAs the machine supports; [`isa::Isa::run`] executes a kernel with one of them:
+//! A kernel is written once, generic over the vectors of [`simd::Simd`], and compiled for every ISA.
+//! [`isa::Isa`] detects at run time which ISAs the machine supports; [`isa::Isa::run`] executes a kernel with
+//! one of them:
 //!
 //! | name | vectors | GEMM in bf16 | GEMM in int8 |
 //! |---|---|---|---|
@@ -18,13 +19,13 @@
 //! | `portable` | arrays of 4 × f32 | f32 | plain Rust |
 //!
 //! Functions of this crate take the ISA as an argument. The table is in the order of preference:
-//! [`isa::Isa::selected`] is the first one that the machine has, or the one that `SCONCE_ISA` names. `avx512-bf16` is not
-//! selected on Intel, where it is slower than `avx512-vnni`.
+//! [`isa::Isa::selected`] is the first one that the machine has, or the one that `SCONCE_ISA` names.
+//! `avx512-bf16` is not selected on Intel, where it is slower than `avx512-vnni`.
 //!
 //! # Reproducibility
 //!
-//! Every kernel computes rows in a fixed order. The bits of a row depend on the ISA, but not on the other rows of the
-//! batch or the number of threads.
+//! Every kernel computes rows in a fixed order. The bits of a row depend on the ISA, but not on the other
+//! rows of the batch or the number of threads.
 //!
 //! # Example
 //!

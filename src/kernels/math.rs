@@ -1,4 +1,5 @@
-//! Elementary functions of a vector. Error bounds are in units in the last place (ULP) and hold with and without FMA.
+//! Elementary functions of a vector. Error bounds are in units in the last place (ULP) and hold with and
+//! without FMA.
 
 #![allow(clippy::excessive_precision, reason = "coefficients are copied as published")]
 
@@ -20,7 +21,8 @@ pub const SIGMOID_MAX_ULP: f64 = 2.0;
 pub enum Accuracy {
     /// A few ULP of f32.
     F32,
-    /// Better than the rounding error of bf16: enough after a GEMM whose operands are rounded to bf16 or int8.
+    /// Better than the rounding error of bf16: enough after a GEMM whose operands are rounded to bf16 or
+    /// int8.
     Bf16,
 }
 
@@ -115,7 +117,8 @@ pub(super) fn exp2_coefficients<S: Simd>(s: S) -> [S::F; 7] {
 /// Maximum relative error of [`exp2_bf16`], for normal results.
 pub const EXP2_BF16_MAX_ERROR: f64 = 3e-6;
 
-/// `2ˣ` for `x ≤ 127`, more accurate than bf16; 0 on underflow. The relative error is at most [`EXP2_BF16_MAX_ERROR`].
+/// `2ˣ` for `x ≤ 127`, more accurate than bf16; 0 on underflow. The relative error is at most
+/// [`EXP2_BF16_MAX_ERROR`].
 ///
 /// Range reduction `x = n + f`; the polynomial is a fit of `2ᶠ` on [−½, ½].
 #[inline(always)]
@@ -132,8 +135,8 @@ pub fn exp2_bf16<S: Simd>(s: S, x: S::F) -> S::F {
 /// Maximum relative error of [`exp2_weight`], for normal results.
 pub const EXP2_WEIGHT_MAX_ERROR: f64 = 8e-5;
 
-/// `2ˣ` for `x ≤ 127`, accurate enough for a weight that is rounded to bf16, by a relative error of up to 2e-3; 0 on
-/// underflow. The relative error is at most [`EXP2_WEIGHT_MAX_ERROR`].
+/// `2ˣ` for `x ≤ 127`, accurate enough for a weight that is rounded to bf16, by a relative error of up to
+/// 2e-3; 0 on underflow. The relative error is at most [`EXP2_WEIGHT_MAX_ERROR`].
 ///
 /// Range reduction `x = n + f`; the polynomial is a fit of `2ᶠ` on [0, 1].
 #[inline(always)]
@@ -180,8 +183,8 @@ pub fn erf<S: Simd>(s: S, x: S::F) -> S::F {
 
 /// Maximum error of [`gelu`] with [`Simd::FAST_LOOKUP`]: absolute, and relative for results above 1.
 pub const GELU_MAX_ERROR: f64 = 1e-7;
-/// The same on other ISAs: [`ERF_MAX_ULP`] for an erf next to 1, times half of the largest `|x|` for which erf is not ±1 yet, and the
-/// rounding error of that product.
+/// The same on other ISAs: [`ERF_MAX_ULP`] for an erf next to 1, times half of the largest `|x|` for which
+/// erf is not ±1 yet, and the rounding error of that product.
 pub const GELU_BY_ERF_MAX_ERROR: f64 = 1.2e-6;
 
 /// GELU, `x Φ(x)`. The error is at most [`GELU_MAX_ERROR`], or [`GELU_BY_ERF_MAX_ERROR`].
@@ -197,9 +200,9 @@ pub fn gelu<S: Simd>(s: S, x: S::F) -> S::F {
 /// Width of the intervals of [`NEGATIVE_TAIL`].
 const TAIL_INTERVAL: f32 = 3.0 / 16.0;
 
-/// `−Φ(−t)` for `t ≥ 0` as a polynomial of degree 4 in `t − i · TAIL_INTERVAL` on each of 32 intervals, the highest power first: interval `i`
-/// is centred at `i · TAIL_INTERVAL`. The polynomials interpolate at the Chebyshev nodes of their interval; the last, where Φ is below
-/// 6e-9, is 0.
+/// `−Φ(−t)` for `t ≥ 0` as a polynomial of degree 4 in `t − i · TAIL_INTERVAL` on each of 32 intervals, the
+/// highest power first: interval `i` is centred at `i · TAIL_INTERVAL`. The polynomials interpolate at the
+/// Chebyshev nodes of their interval; the last, where Φ is below 6e-9, is 0.
 const NEGATIVE_TAIL: [[f32; 32]; 5] = [
     [
         -1.595_842_273e-12,
@@ -399,7 +402,8 @@ pub fn gelu_bf16<S: Simd>(s: S, x: S::F) -> S::F {
     if S::FAST_LOOKUP { gelu_by_intervals(s, x) } else { gelu_by_polynomial(s, x) }
 }
 
-/// [`gelu_bf16`] by a polynomial in `x²`: a fit of `erf(x / √2) / x` on [−4.2, 4.2]. Outside this range Φ is 0 or 1 to this accuracy.
+/// [`gelu_bf16`] by a polynomial in `x²`: a fit of `erf(x / √2) / x` on [−4.2, 4.2]. Outside this range Φ is
+/// 0 or 1 to this accuracy.
 #[inline(always)]
 fn gelu_by_polynomial<S: Simd>(s: S, x: S::F) -> S::F {
     // This order of operands propagates NaN.

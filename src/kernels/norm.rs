@@ -26,8 +26,9 @@ pub struct Norm<'a> {
 }
 
 impl Norm<'_> {
-    /// `norm(x + residual)` of every row of `x` `(T, H)`, in place. The residual has the shape of `x`, or is empty for
-    /// none. The variance is computed in a second pass, so that a large mean does not cancel its digits.
+    /// `norm(x + residual)` of every row of `x` `(T, H)`, in place. The residual has the shape of `x`, or is
+    /// empty for none. The variance is computed in a second pass, so that a large mean does not cancel its
+    /// digits.
     ///
     /// # Panics
     /// If the length of `x` is not a multiple of H, or the residual or the bias has a wrong length.
@@ -40,8 +41,8 @@ impl Norm<'_> {
     }
 }
 
-/// Rows whose statistics are computed together: reductions and divisions of one row take longer than its sums, and those
-/// of different rows overlap.
+/// Rows whose statistics are computed together: reductions and divisions of one row take longer than its
+/// sums, and those of different rows overlap.
 const ROWS_IN_FLIGHT: usize = 4;
 
 struct NormRows<'a> {
@@ -122,7 +123,8 @@ fn add_and_sum<S: Simd>(s: S, row: &mut [f32], residual: &[f32]) -> f64 {
     s.reduce_sums_f64(sums)
 }
 
-/// Scales a row to unit L2 norm, in place. As in `torch.nn.functional.normalize`, the divisor is at least 1e-12.
+/// Scales a row to unit L2 norm, in place. As in `torch.nn.functional.normalize`, the divisor is at least
+/// 1e-12.
 pub fn l2_normalize(isa: Isa, row: &mut [f32]) {
     isa.run(L2Normalize { row });
 }

@@ -1,5 +1,5 @@
-//! The peak of the processor: the rate of the instructions of a GEMM on registers alone, and of loads from memory. For benchmarks, and
-//! compiled as kernels are.
+//! The peak of the processor: the rate of the instructions of a GEMM on registers alone, and of loads from
+//! memory. For benchmarks, and compiled as kernels are.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -11,12 +11,12 @@ use crate::simd::{INT8_PER_LANE, Simd, fold};
 use crate::tiles::amx::Amx;
 use crate::tiles::{TILE_ROW_BYTES, TILE_ROWS, Tiles};
 
-/// The peak rate of the current thread in GEMMs of a type, in 10⁹ operations per second; multiplications and additions count alike.
-/// Takes some milliseconds.
+/// The peak rate of the current thread in GEMMs of a type, in 10⁹ operations per second; multiplications and
+/// additions count alike. Takes some milliseconds.
 pub fn rate(isa: Isa, gemm_type: GemmType) -> f64 {
     match isa.tile_unit() {
-        // SAFETY: an `Isa` with this tile unit exists only if `amx::is_available` has returned true; this thread has no
-        // other value of the type.
+        // SAFETY: an `Isa` with this tile unit exists only if `amx::is_available` has returned true; this
+        // thread has no other value of the type.
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
         Some(TileUnit::Amx) => tile_peak(&mut unsafe { Amx::new() }, gemm_type),
         _ => isa.run(VectorPeak(gemm_type)),

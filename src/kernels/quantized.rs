@@ -84,8 +84,8 @@ impl Kernel for UnpackSigns<'_> {
     }
 }
 
-/// `dots[r] = D − 2h` for rows of packed signs: the dot product of two vectors of ±1 that differ in `h` of `D` signs. Exact below
-/// 2²⁴ dimensions.
+/// `dots[r] = D − 2h` for rows of packed signs: the dot product of two vectors of ±1 that differ in `h` of
+/// `D` signs. Exact below 2²⁴ dimensions.
 ///
 /// # Panics
 /// If `signs` does not have a row as long as `query` for every dot product.

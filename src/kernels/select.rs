@@ -6,8 +6,8 @@ use super::simd::Simd;
 /// Vectors that are compared before a branch: nearly always none of their scores reaches its threshold.
 const VECTORS_PER_BRANCH: usize = 8;
 
-/// Appends to `found` every `i` for which `scores[i] · scale + offset` is not below `thresholds[i]`; NaN is not below. Rounding may
-/// decide either way where the two are equal.
+/// Appends to `found` every `i` for which `scores[i] · scale + offset` is not below `thresholds[i]`; NaN is
+/// not below. Rounding may decide either way where the two are equal.
 ///
 /// # Panics
 /// If the lengths differ.
@@ -58,8 +58,8 @@ impl Kernel for ReachingEach<'_> {
     }
 }
 
-/// Appends to `found` every `i` for which `scores[i] · scales[i] + offsets[i]` is not below `threshold`; NaN is not below. Rounding
-/// may decide either way where the two are equal.
+/// Appends to `found` every `i` for which `scores[i] · scales[i] + offsets[i]` is not below `threshold`; NaN
+/// is not below. Rounding may decide either way where the two are equal.
 ///
 /// # Panics
 /// If the lengths differ.

@@ -37,11 +37,11 @@ impl Kernel for ScaleAndBias<'_> {
     }
 }
 
-/// Unnormalised softmax: replaces every row by the numerators of `softmax(scale · x)` and writes their sum, the
-/// denominator, to `sums`.
+/// Unnormalised softmax: replaces every row by the numerators of `softmax(scale · x)` and writes their sum,
+/// the denominator, to `sums`.
 ///
-/// Rows begin every `stride` values. Row `i` has scores in the columns `visible(i)`; all other columns are set to 0.
-/// `scale` is positive.
+/// Rows begin every `stride` values. Row `i` has scores in the columns `visible(i)`; all other columns are
+/// set to 0. `scale` is positive.
 ///
 /// # Panics
 /// If `rows` has fewer than `sums.len()` rows, or a range `visible(i)` is empty or exceeds the row.
@@ -106,7 +106,8 @@ pub(crate) fn softmax_row<S: Simd, const BF16: bool>(
     coefficients: &[S::F; 7],
 ) -> f32 {
     assert!(!visible.is_empty(), "every query has a visible key");
-    // Whole vectors are stored, the last one with zeros: a load of what several smaller stores have written would wait for them.
+    // Whole vectors are stored, the last one with zeros: a load of what several smaller stores have written
+    // would wait for them.
     let end = row.len().min(visible.start + visible.len().next_multiple_of(S::LANES));
     row[..visible.start].fill(0.0);
     row[end..].fill(0.0);

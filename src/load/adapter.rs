@@ -1,4 +1,5 @@
-//! The tensors of an adapter: those of several tasks stacked in the checkpoint of the model, or a file as PEFT saves it.
+//! The tensors of an adapter: those of several tasks stacked in the checkpoint of the model, or a file as
+//! PEFT saves it.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -203,7 +204,8 @@ fn token_rows(weights: &Checkpoint, name: &str, indices: &[usize]) -> Result<New
     }
 }
 
-/// The vector beside the update at `path` that a `field` needs, with a value for each output; its name has one of these ends.
+/// The vector beside the update at `path` that a `field` needs, with a value for each output; its name has
+/// one of these ends.
 fn vector_of(
     weights: &Checkpoint,
     path: &str,

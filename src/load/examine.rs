@@ -87,7 +87,8 @@ pub struct Examined {
     pub tokenizer: Option<Tokenizer>,
     /// All files that affect vectors and exist.
     pub files: Vec<PathBuf>,
-    /// Faults of tokenizer, weights and modules: one sentence each. Faults of single tensors are in the report.
+    /// Faults of tokenizer, weights and modules: one sentence each. Faults of single tensors are in the
+    /// report.
     pub problems: Vec<Error>,
 }
 
@@ -103,8 +104,8 @@ impl Examined {
     }
 }
 
-/// Examines a model. Tokenizer and weights that are missing or cannot be read are [`Examined::problems`]. With a config alone
-/// there are no weights, and no tokenizer unless the options name one.
+/// Examines a model. Tokenizer and weights that are missing or cannot be read are [`Examined::problems`].
+/// With a config alone there are no weights, and no tokenizer unless the options name one.
 pub fn examine(options: &ModelOptions, console: &Console) -> Result<Examined> {
     let prepared = prepare(options, console, Wanted::Inspection)?;
     let (tokenizer, weights) =
@@ -277,8 +278,8 @@ fn examine_tokenizer(
     }
 }
 
-/// The weights, the report on the tensors of a checkpoint, and the fault if the weights cannot be read. Random weights are not
-/// drawn.
+/// The weights, the report on the tensors of a checkpoint, and the fault if the weights cannot be read.
+/// Random weights are not drawn.
 fn examine_weights(
     options: &ModelOptions,
     prepared: &Prepared,

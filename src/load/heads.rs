@@ -1,4 +1,5 @@
-//! Which head a model is loaded with: a table over what it is loaded for, what its files say that it is, and what the options choose.
+//! Which head a model is loaded with: a table over what it is loaded for, what its files say that it is, and
+//! what the options choose.
 
 #[cfg(test)]
 mod tests;
@@ -28,8 +29,8 @@ pub(super) enum Wanted {
     PairScores,
     /// Vectors, or the sparse weights of a model with a SpladePooling module or with `--pooling splade`.
     VectorsOrWeights,
-    /// What its files say that it is for: its task head, or the masked-LM head of a checkpoint that has no Pooling module, else vectors
-    /// or sparse weights.
+    /// What its files say that it is for: its task head, or the masked-LM head of a checkpoint that has no
+    /// Pooling module, else vectors or sparse weights.
     OwnTask,
 }
 
@@ -147,7 +148,8 @@ const OF_A_COMMAND: Models = Models::Of(&[
 const OF_NO_COMMAND: Models = Models::Of(&[Model::Head(MaskedLm), Model::NextToken, Model::Other]);
 const OF_PAIRS: Models = Models::Of(&[Model::Head(SequenceClassification), Model::Head(CausalLm)]);
 const PREDICTS_ORDER: Models = Models::Of(&[Model::Head(NextSentence)]);
-/// Models whose tensors decide whether there are lexical weights: a token classifier with one label may be one.
+/// Models whose tensors decide whether there are lexical weights: a token classifier with one label may be
+/// one.
 const MAY_WEIGH_TOKENS: Models =
     Models::Of(&[Model::Bare, Model::Masked, Model::Embedding, Model::Head(TokenClassification)]);
 const BARE: Models = Models::Of(&[Model::Bare, Model::Masked]);
@@ -302,8 +304,9 @@ impl Case<'_> {
     }
 }
 
-/// Checks a model that has been loaded without a head, and whose tensors may be those of a task head, of this `purpose`: pairs are not
-/// compared by hidden states that the model pools for another purpose, unless the user chose to. Vectors of it are noted only.
+/// Checks a model that has been loaded without a head, and whose tensors may be those of a task head, of this
+/// `purpose`: pairs are not compared by hidden states that the model pools for another purpose, unless the
+/// user chose to. Vectors of it are noted only.
 pub(super) fn check_pairs(wanted: Wanted, options: &ModelOptions, purpose: &Purpose) -> Result<()> {
     if wanted != Wanted::PairScores || !options.uses_own_pooling() {
         return Ok(());

@@ -28,7 +28,8 @@ pub struct Loaded {
     pub steps: Steps,
     /// The task head, if one was asked for.
     pub head: Option<LoadedHead>,
-    /// What the queries of a sparse encoder become without its encoder, if it is loaded as one and its files say so.
+    /// What the queries of a sparse encoder become without its encoder, if it is loaded as one and its files
+    /// say so.
     pub static_queries: Option<StaticQueries>,
 }
 
@@ -79,8 +80,8 @@ pub struct StaticQueries {
 }
 
 impl Loaded {
-    /// The maximum tokens of a text of a role with this limit of its own: `--max-length` if it is given, else its own, at most the number of
-    /// positions that have a table; without one, that of all texts.
+    /// The maximum tokens of a text of a role with this limit of its own: `--max-length` if it is given, else
+    /// its own, at most the number of positions that have a table; without one, that of all texts.
     pub fn role_length(&self, own: Option<&TokenLimit>) -> usize {
         let positions = self.encoders[0].spec().position_limit().unwrap_or(usize::MAX);
         match own.filter(|_| self.max_length.file.is_some()) {
@@ -89,7 +90,8 @@ impl Loaded {
         }
     }
 
-    /// The maximum tokens of a query and of a document, in the order of [`Role`](crate::model::modules::Role), if one of them has its own.
+    /// The maximum tokens of a query and of a document, in the order of
+    /// [`Role`](crate::model::modules::Role), if one of them has its own.
     pub fn role_lengths(&self) -> Option<[usize; 2]> {
         let own = &self.modules.role_lengths;
         own.iter().any(Option::is_some).then(|| own.each_ref().map(|own| self.role_length(own.as_ref())))

@@ -3,7 +3,8 @@
 //! * `options`: which model, and how. `device`: the backends for `--device` and `--dtype`.
 //! * `prepare`: from files and options to a model without weights, with `plan`: what of it is loaded.
 //! * `heads`: which head, as a table.
-//! * `weights`: from a checkpoint or a seed to encoder, pooler and head, with `adapter`: the tensors of an adapter.
+//! * `weights`: from a checkpoint or a seed to encoder, pooler and head, with `adapter`: the tensors of an
+//!   adapter.
 //! * `modules`: the weights of the modules after the encoder.
 //! * `tokenizer`: the tokenizers of texts and of queries. `loaded`: what a task takes.
 //! * `examine`: the same for inspection, with all faults.
@@ -49,7 +50,8 @@ pub use options::ModelOptions;
 pub use prepare::MaxLength;
 pub use weights::{Parts, count_parameters};
 
-/// Loads a model for dense embedding. Prints what was loaded, and which pooling is used if the model's files do not configure one.
+/// Loads a model for dense embedding. Prints what was loaded, and which pooling is used if the model's files
+/// do not configure one.
 pub fn load(options: &ModelOptions, console: &Console) -> Result<Loaded> {
     load_for(Wanted::Vectors, options, console)
 }
@@ -69,8 +71,8 @@ pub fn load_reranker(options: &ModelOptions, console: &Console) -> Result<Loaded
     load_for(Wanted::PairScores, options, console)
 }
 
-/// Loads a model for what its files say that it is for: with its task head, or for vectors or sparse weights. A checkpoint of a masked
-/// language model has its head, unless a pooling is configured or chosen.
+/// Loads a model for what its files say that it is for: with its task head, or for vectors or sparse weights.
+/// A checkpoint of a masked language model has its head, unless a pooling is configured or chosen.
 pub fn load_for_own_task(options: &ModelOptions, console: &Console) -> Result<Loaded> {
     load_for(Wanted::OwnTask, options, console)
 }
@@ -226,8 +228,8 @@ fn load_applied(
     Ok((post_pooling, projection))
 }
 
-/// Warns about layers of the checkpoint that the config does not have, and about values that are not finite. Returns the purpose of the
-/// model, which the tensors of a bare checkpoint may tell.
+/// Warns about layers of the checkpoint that the config does not have, and about values that are not finite.
+/// Returns the purpose of the model, which the tensors of a bare checkpoint may tell.
 fn warn_about_tensors(report: Option<&TensorReport>, plan: &Plan, console: &Console) -> Option<Purpose> {
     let Some(report) = report else { return plan.purpose.clone() };
     if let Some((first, more)) = report.unexpected_tensors.split_first() {

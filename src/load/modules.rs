@@ -46,7 +46,8 @@ pub(super) fn check_sizes(modules: &[PostPoolingModule], max_bytes: usize) -> Re
     Ok(())
 }
 
-/// Loads modules, each from its own file or, with a `seed`, with random weights. The tensors are added to `report`.
+/// Loads modules, each from its own file or, with a `seed`, with random weights. The tensors are added to
+/// `report`.
 pub(super) fn load_modules(
     modules: &[PostPoolingModule],
     seed: Option<u64>,
@@ -94,7 +95,8 @@ fn load_file(path: &Path, module: &PostPoolingModule, report: &mut TensorReport)
     Ok(loaded)
 }
 
-/// Loads the layer of lexical weights from its own file: `weight` of `(1, H)` and `bias` of `(1)`. Its tensors are added to `report`.
+/// Loads the layer of lexical weights from its own file: `weight` of `(1, H)` and `bias` of `(1)`. Its
+/// tensors are added to `report`.
 pub(super) fn load_lexical_layer(
     path: &Path,
     spec: &HeadSpec,

@@ -24,7 +24,8 @@ pub struct ModelOptions {
     pub max_length: Option<usize>,
     /// The side at which texts are truncated, instead of the model's own (`--truncation-side`).
     pub truncation_side: Option<TruncationSide>,
-    /// Whether packed weights are kept in the user's cache and mapped from there (`--no-weight-cache` for not).
+    /// Whether packed weights are kept in the user's cache and mapped from there (`--no-weight-cache` for
+    /// not).
     pub weight_cache: bool,
     /// Which text of a pair is truncated (`--truncation`).
     pub pair_truncation: PairTruncation,

@@ -1,4 +1,5 @@
-//! What is loaded of a model: the decisions that depend only on options, config and modules, before its tokenizer and weights are read.
+//! What is loaded of a model: the decisions that depend only on options, config and modules, before its
+//! tokenizer and weights are read.
 
 use std::path::PathBuf;
 
@@ -39,7 +40,8 @@ pub(super) struct Plan {
     pub token_projection: Option<Projection<PostPoolingModule>>,
     /// Whether there are vectors of the pooling, with or without a head beside them.
     pub has_vectors: bool,
-    /// Whether the model is a checkpoint without a Pooling module: its task is known from config and tensors only.
+    /// Whether the model is a checkpoint without a Pooling module: its task is known from config and tensors
+    /// only.
     pub is_bare_checkpoint: bool,
     /// The task, if it is not embedding.
     pub purpose: Option<Purpose>,
@@ -60,7 +62,8 @@ impl Plan {
     }
 }
 
-/// Reads the config and resolves the options against config and modules. A model for another task than the wanted one is an error.
+/// Reads the config and resolves the options against config and modules. A model for another task than the
+/// wanted one is an error.
 pub(super) fn plan(
     options: &ModelOptions,
     files: Option<&ModelDir>,
@@ -179,7 +182,8 @@ pub(super) fn require_files(files: Option<&ModelDir>) -> Result<&ModelDir> {
     })
 }
 
-/// The tokens `yes` and `no`, whose logits sentence-transformers takes from a causal language model without a LogitScore module.
+/// The tokens `yes` and `no`, whose logits sentence-transformers takes from a causal language model without a
+/// LogitScore module.
 fn yes_and_no(options: &ModelOptions, files: Option<&ModelDir>) -> Result<LogitScore> {
     let file = tokenizer_file(options, files)?;
     let limits = TokenizerOptions {
@@ -206,7 +210,8 @@ pub(super) fn tokenizer_file(options: &ModelOptions, files: Option<&ModelDir>) -
     }
 }
 
-/// The sizes that the config lacks, as the end of an error about tensors: the default of one of them may be wrong.
+/// The sizes that the config lacks, as the end of an error about tensors: the default of one of them may be
+/// wrong.
 pub(super) fn default_sizes(config: &Config) -> String {
     let size = |(key, value): (&str, &Value)| value.is_u64().then(|| format!("\"{key}\": {value}"));
     let sizes: Vec<String> = config.defaults().filter_map(size).collect();
@@ -266,7 +271,8 @@ fn own_pooling(
     Ok(pooling)
 }
 
-/// The projection of token vectors as an output beside others, and the dimensions of its vectors, if it is asked for.
+/// The projection of token vectors as an output beside others, and the dimensions of its vectors, if it is
+/// asked for.
 fn token_projection(
     options: &ModelOptions,
     modules: &Modules,

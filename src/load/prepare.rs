@@ -1,4 +1,5 @@
-//! Locates the files of a model and resolves config, modules and options: the limit of a text, the adapter, the memory of the weights.
+//! Locates the files of a model and resolves config, modules and options: the limit of a text, the adapter,
+//! the memory of the weights.
 
 use std::path::{Path, PathBuf};
 
@@ -157,8 +158,9 @@ pub(super) fn find_weights(options: &ModelOptions, files: Option<&ModelDir>) -> 
     })
 }
 
-/// Maximum tokens of a text: the option, else the model's own limit. Where positions have a table, at most their number; without one, the
-/// number of positions that the model was made for only limits what no option and no module sets, as in sentence-transformers.
+/// Maximum tokens of a text: the option, else the model's own limit. Where positions have a table, at most
+/// their number; without one, the number of positions that the model was made for only limits what no option
+/// and no module sets, as in sentence-transformers.
 fn max_length(options: &ModelOptions, modules: &Modules, plan: &Plan) -> Result<MaxLength> {
     let (positions, position_limit) = (plan.spec.max_length(), plan.spec.position_limit());
     if let Some(tokens) = options.max_length {

@@ -73,7 +73,8 @@ pub(super) fn read_tokenizer(
     Ok(tokenizer)
 }
 
-/// Has the tokenizer keep the markers of a multi-vector model whole, and pad sequences if the encoder attends to `padding`.
+/// Has the tokenizer keep the markers of a multi-vector model whole, and pad sequences if the encoder attends
+/// to `padding`.
 pub(super) fn add_markers_and_padding(
     tokenizer: &mut Tokenizer,
     modules: &Modules,

@@ -204,7 +204,8 @@ pub(super) fn draw_random(
     Ok(LoadedWeights { encoders, pooler, head, report: None })
 }
 
-/// Counts the parameters of an encoder, of its pooler and head if there are any, and of post-pooling `modules`.
+/// Counts the parameters of an encoder, of its pooler and head if there are any, and of post-pooling
+/// `modules`.
 pub fn count_parameters(
     backend: Backend,
     significand_bits: u32,

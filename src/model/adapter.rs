@@ -1,6 +1,7 @@
-//! LoRA adapters (Hu et al. 2022), merged into the weights as they are read: `W + s B A`. Two layouts: adapters for several tasks
-//! stacked in the tensors of the checkpoint (jina-embeddings-v3), and a folder for each adapter, as PEFT saves them. One of PEFT may also
-//! have tensors that replace those of the model: trained biases and rows of tables, and modules that were trained as a whole, such as a head.
+//! LoRA adapters (Hu et al. 2022), merged into the weights as they are read: `W + s B A`. Two layouts:
+//! adapters for several tasks stacked in the tensors of the checkpoint (jina-embeddings-v3), and a folder for
+//! each adapter, as PEFT saves them. One of PEFT may also have tensors that replace those of the model:
+//! trained biases and rows of tables, and modules that were trained as a whole, such as a head.
 
 use std::path::{Path, PathBuf};
 
@@ -146,8 +147,8 @@ fn stacked_tasks(config: &Config, names: &[&str]) -> Result<Vec<AdapterTask>> {
     names.iter().enumerate().map(task).collect()
 }
 
-/// The purpose of a model whose own folder has an adapter that was trained with a task head. The number of labels is the head's then,
-/// whatever the `config` of the base model says.
+/// The purpose of a model whose own folder has an adapter that was trained with a task head. The number of
+/// labels is the head's then, whatever the `config` of the base model says.
 pub fn trained_purpose(config: &mut Config, family: &Family, folder: &Path) -> Result<Option<Purpose>> {
     let path = folder.join(ADAPTER_CONFIG);
     if !has_dir_entry(&path) {

@@ -1,5 +1,5 @@
-//! What `config.json` says about a sequence-classification head: its computation, its labels, and the function from logits to
-//! scores.
+//! What `config.json` says about a sequence-classification head: its computation, its labels, and the
+//! function from logits to scores.
 
 use std::fmt;
 
@@ -35,7 +35,8 @@ impl fmt::Display for ScoreFunction {
     }
 }
 
-/// The field of sentence-transformers in `config.json` for the activation of a cross-encoder, in releases before 4.0.
+/// The field of sentence-transformers in `config.json` for the activation of a cross-encoder, in releases
+/// before 4.0.
 const FORMER_ACTIVATION: &str = "sbert_ce_default_activation_function";
 
 impl ScoreFunction {
@@ -68,13 +69,15 @@ pub(super) fn unsupported(config: &Config, _: &EncoderSpec, _: usize) -> Result<
     Err(unsupported_head(config))
 }
 
-/// The labels of next-sentence prediction, by the order of its logits (Devlin et al. 2019, §3.1). Configs do not name them.
+/// The labels of next-sentence prediction, by the order of its logits (Devlin et al. 2019, §3.1). Configs do
+/// not name them.
 pub(super) const NEXT_SENTENCE_LABELS: [&str; 2] = ["is_next", "not_next"];
 /// The labels of sentence-order prediction, ALBERT's (Lan et al. 2020, §3.1).
 const SENTENCE_ORDER_LABELS: [&str; 2] = ["in_order", "swapped"];
 
-/// The labels of a classifier, in the order of its logits: `id2label`, else `LABEL_0`, `LABEL_1` and so on. There are `num_labels` of them,
-/// which an `id2label` of another length does not name, or as many as `id2label` has, or two, as in `transformers`.
+/// The labels of a classifier, in the order of its logits: `id2label`, else `LABEL_0`, `LABEL_1` and so on.
+/// There are `num_labels` of them, which an `id2label` of another length does not name, or as many as
+/// `id2label` has, or two, as in `transformers`.
 pub fn labels(config: &Config) -> Result<Vec<String>> {
     let count = if config.has("num_labels") { Some(config.size("num_labels", 1..=MAX_SIZE)?) } else { None };
     let named = config.object("id2label")?;
@@ -105,7 +108,8 @@ pub fn next_sentence_labels(config: &Config) -> Result<Vec<String>> {
     Ok(labels.map(str::to_owned).into())
 }
 
-/// The function from the logits of a classifier to its scores, as the pipeline `text-classification` of `transformers` chooses it.
+/// The function from the logits of a classifier to its scores, as the pipeline `text-classification` of
+/// `transformers` chooses it.
 pub fn label_function(config: &Config, labels: usize) -> Result<ScoreFunction> {
     Ok(match config.string("problem_type")? {
         Some("regression") => ScoreFunction::LOGITS,
@@ -119,13 +123,15 @@ pub fn label_function(config: &Config, labels: usize) -> Result<ScoreFunction> {
     })
 }
 
-/// The function from the logit of a cross-encoder to its score, as `CrossEncoder` of sentence-transformers chooses it: the one that
-/// `config_sentence_transformers.json` (`of_settings`) or `config.json` name, else the sigmoid.
+/// The function from the logit of a cross-encoder to its score, as `CrossEncoder` of sentence-transformers
+/// chooses it: the one that `config_sentence_transformers.json` (`of_settings`) or `config.json` name, else
+/// the sigmoid.
 pub fn pair_function(config: &Config, of_settings: Option<&str>) -> Result<ScoreFunction> {
     let own = config.object("sentence_transformers")?;
     let present = own.as_ref().map(|own| own.string("activation_fn")).transpose()?.flatten();
     let former = config.string(FORMER_ACTIVATION)?;
-    // Code of the model's own is not run: sentence-transformers takes the sigmoid then, unless it is told to trust it.
+    // Code of the model's own is not run: sentence-transformers takes the sigmoid then, unless it is told to
+    // trust it.
     let path = of_settings.or(present).or(former).filter(|path| path.starts_with("torch."));
     let Some(path) = path else { return Ok(ScoreFunction::SIGMOID) };
     match torch_activation(path) {
@@ -156,8 +162,8 @@ fn with_activation(activation: Activation, head: ClassificationSpec) -> Classifi
     ClassificationSpec { transform, ..head }
 }
 
-/// The head of decoder language models (`GenericForSequenceClassification`): a linear layer without bias at the last token that is
-/// not the padding token.
+/// The head of decoder language models (`GenericForSequenceClassification`): a linear layer without bias at
+/// the last token that is not the padding token.
 pub(super) fn last_token(config: &Config, _: &EncoderSpec, labels: usize) -> Result<ClassificationSpec> {
     Ok(ClassificationSpec {
         pool: Pool::Last,
@@ -226,7 +232,8 @@ pub(super) fn eurobert(config: &Config, spec: &EncoderSpec, labels: usize) -> Re
     Ok(ClassificationSpec { pool, pools_logits, ..dense_gelu(config, spec, labels)? })
 }
 
-/// The pooling that `classifier_pooling` names, and whether logits are pooled: `mean`, or one of the family's `own`.
+/// The pooling that `classifier_pooling` names, and whether logits are pooled: `mean`, or one of the family's
+/// `own`.
 fn classifier_pooling(config: &Config, default: &str, own: &[(&str, Pool, bool)]) -> Result<(Pool, bool)> {
     let known = [own, &[("mean", Pool::Mean, false)]].concat();
     let name = config.string("classifier_pooling")?.unwrap_or(default);

@@ -18,7 +18,8 @@ pub const EXPERT_COUNTS: RangeInclusive<usize> = 1..=1 << 8;
 /// Numbers of layers that are accepted; others are an error in the file.
 pub const LAYER_COUNTS: RangeInclusive<usize> = 1..=1 << 12;
 
-/// The fields of a `config.json`, or of an object inside it. Fields that are null count as absent, and have no default.
+/// The fields of a `config.json`, or of an object inside it. Fields that are null count as absent, and have
+/// no default.
 #[derive(Debug, Clone)]
 pub struct Config {
     path: PathBuf,
@@ -71,7 +72,8 @@ impl Config {
         &self.path
     }
 
-    /// A required whole number within `range`. Only shapes that `transformers` has a default for may be absent.
+    /// A required whole number within `range`. Only shapes that `transformers` has a default for may be
+    /// absent.
     pub fn size(&self, key: &str, range: RangeInclusive<usize>) -> Result<usize> {
         let Some(value) = self.get(key) else { bail!("{}", self.missing(key)) };
         match value.as_u64().and_then(|n| usize::try_from(n).ok()).filter(|n| range.contains(n)) {
@@ -204,7 +206,8 @@ impl Config {
         }
     }
 
-    /// The object of a field, empty if the file lacks it, with the `outer` fields of this config in place of its own.
+    /// The object of a field, empty if the file lacks it, with the `outer` fields of this config in place of
+    /// its own.
     pub(super) fn part(&self, key: &str, outer: &[&str]) -> Result<Config> {
         let mut part = self.object(key)?.unwrap_or_else(|| Config {
             parent: format!("{}{key}.", self.parent),

@@ -1,7 +1,9 @@
-//! Fields of `config.json` that the configuration classes of `transformers` have a default for. A row of the family table names
-//! those of its class, and a config that lacks such a field has the default: files that people publish lack them.
+//! Fields of `config.json` that the configuration classes of `transformers` have a default for. A row of the
+//! family table names those of its class, and a config that lacks such a field has the default: files that
+//! people publish lack them.
 //!
-//! The values are those of transformers 5; `tests/fixtures/config-defaults.json` holds what it says, and a test compares both.
+//! The values are those of transformers 5; `tests/fixtures/config-defaults.json` holds what it says, and a
+//! test compares both.
 
 mod classes;
 
@@ -12,7 +14,8 @@ use super::config::Config;
 
 pub use classes::*;
 
-/// Similarity (normalised Damerau-Levenshtein) above which an unknown field is a misspelling of an absent one.
+/// Similarity (normalised Damerau-Levenshtein) above which an unknown field is a misspelling of an absent
+/// one.
 const MIN_SIMILARITY: f64 = 0.8;
 
 /// The defaults of a configuration class.
@@ -21,8 +24,8 @@ pub struct ConfigDefaults {
     pub base: Option<&'static ConfigDefaults>,
     /// Fields with their values; they replace those of the base.
     pub fields: &'static [(&'static str, DefaultValue)],
-    /// Other names of fields: the name and the field that it stands for (`attribute_map`). Where a config has both, the other name counts,
-    /// the last one in the file if it has several.
+    /// Other names of fields: the name and the field that it stands for (`attribute_map`). Where a config has
+    /// both, the other name counts, the last one in the file if it has several.
     pub aliases: &'static [(&'static str, &'static str)],
 }
 

@@ -1,8 +1,8 @@
-//! The table of model families. A row has the names of a setting in `config.json`, the defaults of a family, and
-//! the names of the tensors in its checkpoints; `spec.rs` uses it to read a config.
+//! The table of model families. A row has the names of a setting in `config.json`, the defaults of a family,
+//! and the names of the tensors in its checkpoints; `spec.rs` uses it to read a config.
 //!
-//! A new family without new maths is one row, like that of data2vec-text, which is RoBERTa with another prefix. Fields
-//! that a row leaves out are those of the row that it is based on.
+//! A new family without new maths is one row, like that of data2vec-text, which is RoBERTa with another
+//! prefix. Fields that a row leaves out are those of the row that it is based on.
 
 use anyhow::Result;
 
@@ -22,8 +22,8 @@ use crate::nn::{
 pub struct Family {
     /// Values of `model_type` in `config.json`.
     pub model_types: &'static [&'static str],
-    /// A field and its values that distinguish this row from a later one with the same model type; of an object, parts of its strings.
-    /// Without values, the presence of the field does.
+    /// A field and its values that distinguish this row from a later one with the same model type; of an
+    /// object, parts of its strings. Without values, the presence of the field does.
     pub discriminator: Option<(&'static str, &'static [&'static str])>,
     /// The defaults of the configuration class in `transformers`.
     pub config_defaults: &'static ConfigDefaults,
@@ -37,7 +37,8 @@ pub struct Family {
     pub names: &'static [TensorNames],
     /// The pooling of models without a Pooling module.
     pub pool: Pool,
-    /// Whether the tokenizer class of the family in `transformers` lowercases texts, which the files of its models do not say.
+    /// Whether the tokenizer class of the family in `transformers` lowercases texts, which the files of its
+    /// models do not say.
     pub lowercases: bool,
     /// Reader of the sequence-classification head.
     pub classification: ReadHead,
@@ -47,7 +48,8 @@ pub struct Family {
     pub masked_lm: ReadMaskedLm,
     /// Readers of the fields that no other family has, applied in order.
     pub family_specific: &'static [ReadFields],
-    /// Fields among those of [`family_specific`](Self::family_specific) that are refused in configs of other families.
+    /// Fields among those of [`family_specific`](Self::family_specific) that are refused in configs of other
+    /// families.
     pub own_fields: &'static [&'static str],
 }
 
@@ -66,8 +68,8 @@ pub(super) const TEXT_CONFIG: &str = "text_config";
 /// The model type of jina-embeddings-v5.
 pub const JINA_V5: &str = "jina_embeddings_v5";
 
-/// The model type whose config a config of `model_type` is, under a name of its own: that of jina-embeddings-v5 extends the class of
-/// EuroBERT, which names a mask token, or of Qwen3.
+/// The model type whose config a config of `model_type` is, under a name of its own: that of
+/// jina-embeddings-v5 extends the class of EuroBERT, which names a mask token, or of Qwen3.
 pub(super) fn base_model_type<'a>(config: &Config, model_type: &'a str) -> &'a str {
     match model_type {
         JINA_V5 if config.has("mask_token_id") => "eurobert",
@@ -122,8 +124,8 @@ pub struct ConfigKeys {
     pub attention_bias: Option<&'static str>,
     /// Flag: the linear layers of the feed-forward network have a bias.
     pub mlp_bias: Option<&'static str>,
-    /// The bound of the logits of the causal-LM head. That of attention scores beside it, `attn_logit_softcapping`, is not used by the class of
-    /// transformers (Gemma 3).
+    /// The bound of the logits of the causal-LM head. That of attention scores beside it,
+    /// `attn_logit_softcapping`, is not used by the class of transformers (Gemma 3).
     pub logit_cap: Option<&'static str>,
 }
 
@@ -165,7 +167,8 @@ pub enum PositionEncoding {
     Learned,
     /// A learned table, numbered from 0, unless this flag of the config is false.
     LearnedIf(&'static str),
-    /// A learned table, numbered from the config's `pad_token_id` + 1; the value is the default of `pad_token_id`.
+    /// A learned table, numbered from the config's `pad_token_id` + 1; the value is the default of
+    /// `pad_token_id`.
     AfterPadding(u32),
     /// A learned table, numbered from this value + 1. The config does not change it.
     AfterFixed(u32),
@@ -384,7 +387,8 @@ const ROTARY_NAMES: TensorNames = TensorNames {
 
 /// Every supported family.
 pub static FAMILIES: &[Family] = &[
-    // JinaBERT v2 with norms of queries and keys (jina-embeddings-v2-base-code), which has the model type of BERT.
+    // JinaBERT v2 with norms of queries and keys (jina-embeddings-v2-base-code), which has the model type of
+    // BERT.
     Family {
         discriminator: Some(("auto_map", &["jina-bert-v2-qk-post-norm"])),
         defaults: Defaults {
@@ -1124,9 +1128,9 @@ const LLAMA_NAMES: TensorNames = TensorNames {
     ..ROTARY_NAMES
 };
 
-/// Llama without the flags of its biases: the base of the rows of decoder language models, whose hidden states are embeddings.
-/// Their heads classify the last token, each token, or the ends of an answer; of those that predict the next token, rerankers use the
-/// logits of one or two tokens.
+/// Llama without the flags of its biases: the base of the rows of decoder language models, whose hidden
+/// states are embeddings. Their heads classify the last token, each token, or the ends of an answer; of those
+/// that predict the next token, rerankers use the logits of one or two tokens.
 const LLAMA: Family = Family {
     keys: ConfigKeys {
         token_types: None,

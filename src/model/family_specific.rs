@@ -1,5 +1,5 @@
-//! Fields of `config.json` that only one family has, and the variations of BERT in `configs/`. The rows of the family table
-//! name the functions that read them.
+//! Fields of `config.json` that only one family has, and the variations of BERT in `configs/`. The rows of
+//! the family table name the functions that read them.
 
 use anyhow::{Result, bail};
 use serde_json::Value;
@@ -204,8 +204,8 @@ fn decoder_window(config: &Config) -> Result<Option<usize>> {
     }
 }
 
-/// Sets the sliding window of some `layers`. `window` counts the token itself; `transformers` counts it out where `is_causal`
-/// is false.
+/// Sets the sliding window of some `layers`. `window` counts the token itself; `transformers` counts it out
+/// where `is_causal` is false.
 fn set_window(
     config: &Config,
     spec: &mut EncoderSpec,
@@ -219,7 +219,8 @@ fn set_window(
     Ok(())
 }
 
-/// The text tower of CLIP: its mask, the token that stands for the text, and the projection, which a tower saved on its own may lack.
+/// The text tower of CLIP: its mask, the token that stands for the text, and the projection, which a tower
+/// saved on its own may lack.
 pub(super) fn clip(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
     /// The id of the end of a text in the vocabulary of OpenAI's models, the default of `transformers`.
     const END: u32 = 49_407;
@@ -305,7 +306,8 @@ pub(super) fn nomic(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
 /// The field of Nomic's own code with the part of each head that is rotated.
 pub(super) const ROTARY_FRACTION: &str = "rotary_emb_fraction";
 
-/// The rotation of Nomic's own code: of a part of each head, and with dynamic scaling past the positions of the pretraining.
+/// The rotation of Nomic's own code: of a part of each head, and with dynamic scaling past the positions of
+/// the pretraining.
 fn nomic_positions(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
     const FACTOR: &str = "rotary_scaling_factor";
     let Positions::Rotary(rotary) = &mut spec.positions else { return Ok(()) };
@@ -358,8 +360,8 @@ fn norm_type(config: &Config, key: &str, spec: &mut EncoderSpec) -> Result<()> {
     Ok(())
 }
 
-/// T5's scores, which are not scaled, its buckets and its activation, where "gated-gelu" is the approximation by tanh as in
-/// `transformers`.
+/// T5's scores, which are not scaled, its buckets and its activation, where "gated-gelu" is the approximation
+/// by tanh as in `transformers`.
 pub(super) fn t5(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
     const BUCKETS: &str = "relative_attention_num_buckets";
     const DISTANCE: &str = "relative_attention_max_distance";
@@ -399,7 +401,8 @@ pub(super) fn bias_per_layer(_config: &Config, spec: &mut EncoderSpec) -> Result
     Ok(())
 }
 
-/// Variations of BERT from the literature that no published family has; `configs/README.md` lists their fields.
+/// Variations of BERT from the literature that no published family has; `configs/README.md` lists their
+/// fields.
 pub(super) fn variations(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
     match config.string("feed_forward_type")? {
         None | Some("original" | "geglu" | "reglu") => {}

@@ -1,5 +1,6 @@
-//! Which files a model has, as transformers and sentence-transformers lay them out. Stated once: download, the cache check,
-//! loading, resuming, and the check that no output overwrites a model file all ask this module.
+//! Which files a model has, as transformers and sentence-transformers lay them out. Stated once: download,
+//! the cache check, loading, resuming, and the check that no output overwrites a model file all ask this
+//! module.
 //!
 //! Names are relative to the model's directory, with `/` between folders, as in a repository on the hub.
 
@@ -48,8 +49,8 @@ pub const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 /// The chat template of the tokenizer.
 pub const CHAT_TEMPLATE: &str = "chat_template.jinja";
 
-/// The configuration of sentence-transformers' Transformer module, by the class of the model that it was saved from; the first
-/// file that is not an empty object is used.
+/// The configuration of sentence-transformers' Transformer module, by the class of the model that it was
+/// saved from; the first file that is not an empty object is used.
 pub const TRANSFORMER_CONFIGS: [&str; 7] = [
     "sentence_bert_config.json",
     "sentence_roberta_config.json",
@@ -101,8 +102,8 @@ const UNSUPPORTED_WEIGHTS: &[(&str, &str)] = &[
     ("rust_model.ot", "Sconce reads safetensors: choose the model that this was converted from"),
 ];
 
-/// The end of a sentence about a model whose weights are only in an unsupported form; `None` if none of its `files` holds
-/// weights.
+/// The end of a sentence about a model whose weights are only in an unsupported form; `None` if none of its
+/// `files` holds weights.
 pub fn unsupported_weights<'a>(files: impl Iterator<Item = &'a str> + Clone) -> Option<String> {
     UNSUPPORTED_WEIGHTS.iter().find_map(|(end, remedy)| {
         let file = files.clone().find(|file| file.ends_with(end))?;

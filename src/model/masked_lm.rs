@@ -36,8 +36,8 @@ pub(super) fn rembert(config: &Config, spec: &EncoderSpec) -> Result<MaskedLmSpe
     Ok(MaskedLmSpec { is_tied: false, ..head(config, spec, spec.activation, width, false)? })
 }
 
-/// The heads of DeBERTa v2: that of the first code in `transformers`, or with `legacy: false` that of DeBERTa's own code, which its
-/// own checkpoints have.
+/// The heads of DeBERTa v2: that of the first code in `transformers`, or with `legacy: false` that of
+/// DeBERTa's own code, which its own checkpoints have.
 pub(super) fn deberta(config: &Config, spec: &EncoderSpec) -> Result<MaskedLmSpec> {
     let (modules, width): (&[&str], usize) = match config.flag_or("legacy", true)? {
         true => (&["head.mlm", "head.enhanced_mlm"], spec.embedding_size),
@@ -65,7 +65,8 @@ pub(super) fn unsupported(config: &Config, _: &EncoderSpec) -> Result<MaskedLmSp
     Err(unsupported_head(config))
 }
 
-/// A head of this `width` with a dense layer, an activation and a LayerNorm. `is_tied` is the default of `tie_word_embeddings`.
+/// A head of this `width` with a dense layer, an activation and a LayerNorm. `is_tied` is the default of
+/// `tie_word_embeddings`.
 fn head(
     config: &Config,
     spec: &EncoderSpec,

@@ -1,9 +1,11 @@
-//! The modules of a sentence-transformers model: `modules.json`, a folder for each module, `sentence_bert_config.json` and
-//! `config_sentence_transformers.json`.
+//! The modules of a sentence-transformers model: `modules.json`, a folder for each module,
+//! `sentence_bert_config.json` and `config_sentence_transformers.json`.
 //!
 //! [`Modules::read`] is the path from the files of a model to [`Modules`].
-//! * `list`: the entries of `modules.json`. `table`: what each of them becomes. `fields`: what their files may hold.
-//! * `transformer`: the encoder module, with `arguments`, `limits`: maximum lengths; `static_model`: static embeddings.
+//! * `list`: the entries of `modules.json`. `table`: what each of them becomes. `fields`: what their files
+//!   may hold.
+//! * `transformer`: the encoder module, with `arguments`, `limits`: maximum lengths; `static_model`: static
+//!   embeddings.
 //! * `applied`: which modules run with a pooling.
 
 mod applied;
@@ -71,7 +73,8 @@ pub struct Modules {
     pub dense_sizes: Vec<usize>,
     /// The file of a layer that gives lexical weights.
     pub lexical_layer: Option<PathBuf>,
-    /// The file of a layer that projects the vector of each token, in a model whose own vectors are those of texts.
+    /// The file of a layer that projects the vector of each token, in a model whose own vectors are those of
+    /// texts.
     pub token_projection: Option<PathBuf>,
     /// The number of dimensions that vectors are truncated to.
     pub truncate_dim: Option<usize>,
@@ -89,7 +92,8 @@ pub struct Modules {
     pub config_overrides: Map<String, Value>,
     /// Prompts.
     pub prompts: Prompts,
-    /// The similarity function that the vectors are compared with. `None`: the default for vectors of their kind.
+    /// The similarity function that the vectors are compared with. `None`: the default for vectors of their
+    /// kind.
     pub similarity: Option<Similarity>,
     /// The number of elements of a sparse vector, of which the largest are kept.
     pub max_active_dims: Option<usize>,
@@ -101,7 +105,8 @@ pub struct Modules {
     pub pair_input: PairInput,
     /// The folder of the encoder's files below the model's; empty if they are in the model's own.
     pub encoder_folder: PathBuf,
-    /// The purpose of the model if its files say that it is no embedding model; then modules after the encoder are not read.
+    /// The purpose of the model if its files say that it is no embedding model; then modules after the
+    /// encoder are not read.
     pub purpose: Option<Purpose>,
 }
 
@@ -121,8 +126,8 @@ impl ModelFolder<'_> {
 }
 
 impl Modules {
-    /// Reads the modules of a model directory. One without `modules.json` has no Pooling module. A `pooling` of the user's
-    /// replaces that of the files; `dimensions` choose among the folders of a Dense module.
+    /// Reads the modules of a model directory. One without `modules.json` has no Pooling module. A `pooling`
+    /// of the user's replaces that of the files; `dimensions` choose among the folders of a Dense module.
     pub fn read(folder: &Path, pooling: Option<&Pooling>, dimensions: Option<usize>) -> Result<Self> {
         let mut modules = if has_dir_entry(&folder.join(MODULES)) {
             Self::of_list(folder, pooling, dimensions)?
@@ -194,21 +199,24 @@ impl Modules {
         Ok(Modules { activation, purpose, pair_input, ..settings })
     }
 
-    /// The purpose by the types of the modules: a special one replaces that of the settings, which replaces others.
+    /// The purpose by the types of the modules: a special one replaces that of the settings, which replaces
+    /// others.
     fn add_purpose(&mut self, entries: &[Module]) {
         let mut by_module = entries.iter().filter_map(|module| Purpose::of_module(&module.module_type));
         let special = by_module.clone().find(Purpose::is_special);
         self.purpose = special.or(self.purpose.take()).or_else(|| by_module.next());
     }
 
-    /// Takes away the purpose of a multi-vector model whose modules run: it is an embedding model. Returns whether it was one.
+    /// Takes away the purpose of a multi-vector model whose modules run: it is an embedding model. Returns
+    /// whether it was one.
     fn becomes_multi_vector(&mut self, pooling: Option<&Pooling>) -> bool {
         let takes_multi_vector =
             |purpose: &mut Purpose| purpose.is_multi_vector() && uses_own_modules(pooling);
         self.purpose.take_if(takes_multi_vector).is_some()
     }
 
-    /// The layers of a model like BGE-M3 beside its encoder. The projection of token vectors runs if the user chose such vectors.
+    /// The layers of a model like BGE-M3 beside its encoder. The projection of token vectors runs if the user
+    /// chose such vectors.
     fn add_unified(&mut self, folder: &Path, pooling: Option<&Pooling>) -> Result<()> {
         let folder = folder.join(&self.encoder_folder);
         self.lexical_layer = unified::file_in(&folder, SPARSE_LINEAR);
@@ -223,8 +231,8 @@ impl Modules {
     }
 }
 
-/// Whether a SPLADE model has no modules but those of documents and weights of queries. Others are not supported: without SPLADE the
-/// model is refused by its purpose.
+/// Whether a SPLADE model has no modules but those of documents and weights of queries. Others are not
+/// supported: without SPLADE the model is refused by its purpose.
 fn is_plain_splade(entries: &[Module]) -> bool {
     let is_weights = |module: &Module| module.router.is_some() && module.class() == QUERY_WEIGHTS;
     let is_known =

@@ -1,5 +1,5 @@
-//! The fields of an `adapter_config.json` as PEFT writes it. Each is used here, refused by its name, or without an effect on an adapter that
-//! has been trained; the test module `adapters` walks through them.
+//! The fields of an `adapter_config.json` as PEFT writes it. Each is used here, refused by its name, or
+//! without an effect on an adapter that has been trained; the test module `adapters` walks through them.
 
 use anyhow::{Result, bail};
 use regex::{Regex, RegexBuilder};
@@ -207,7 +207,8 @@ fn check_supported(config: &Config) -> Result<()> {
             bail!("{}", config.invalid(key, "not empty", &expected));
         }
     }
-    // With these PEFT changes the weights of the base model when it loads an adapter; a converted adapter has true here.
+    // With these PEFT changes the weights of the base model when it loads an adapter; a converted adapter has
+    // true here.
     const KEY: &str = "init_lora_weights";
     let initial = match config.get(KEY) {
         Some(Value::Bool(_)) => "",

@@ -1,4 +1,5 @@
-//! The purpose of a checkpoint, if its files identify one other than embedding: cross-encoders, classifiers and others.
+//! The purpose of a checkpoint, if its files identify one other than embedding: cross-encoders, classifiers
+//! and others.
 
 use std::fmt;
 
@@ -40,8 +41,8 @@ use ModelKind::{
     QuestionAnswering, SeveralEncoders, Sparse, SparseAutoEncoder, Static, TokenClassification,
 };
 
-/// Classes with a task head, by a part of their names. Classes with a pretraining head (`ForMaskedLM`, `ForPreTraining`) are
-/// not among them: their encoders are commonly used for embeddings.
+/// Classes with a task head, by a part of their names. Classes with a pretraining head (`ForMaskedLM`,
+/// `ForPreTraining`) are not among them: their encoders are commonly used for embeddings.
 const CLASSES: &[(&str, ModelKind)] = &[
     ("ForSequenceClassification", Classification),
     ("ForTokenClassification", TokenClassification),
@@ -121,8 +122,8 @@ impl Purpose {
         Some(Self::new(kind, format!("modules.json has the module {module_type}")))
     }
 
-    /// The purpose by the lengths of queries and documents in the configuration of the Transformer module; only for a model without a
-    /// Pooling module.
+    /// The purpose by the lengths of queries and documents in the configuration of the Transformer module;
+    /// only for a model without a Pooling module.
     pub fn of_lengths(config: &Config) -> Option<Self> {
         let name = config.path().file_name().unwrap_or_default().to_string_lossy();
         let key =
@@ -145,13 +146,15 @@ impl Purpose {
         Ok(Some(Self::new(kind, format!("\"transformer_task\" is {task:?} in {name}"))))
     }
 
-    /// The purpose by `config.json`; only for a model without a Pooling module, which makes it an embedding model.
+    /// The purpose by `config.json`; only for a model without a Pooling module, which makes it an embedding
+    /// model.
     pub fn of_config(config: &Config) -> Option<Self> {
         let mut classes = classes(config).peekable();
         let has_no_class = classes.peek().is_none();
         let labels = label_count(config);
         let classifier = if labels == Some(1) { CrossEncoder } else { Classification };
-        // The fields in which current and first releases of sentence-transformers store the activation of a cross-encoder.
+        // The fields in which current and first releases of sentence-transformers store the activation of a
+        // cross-encoder.
         let has_activation =
             config.get("sentence_transformers").is_some_and(|own| own.get("activation_fn").is_some());
         if has_activation || config.has("sbert_ce_default_activation_function") {

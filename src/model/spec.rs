@@ -1,6 +1,7 @@
 //! From a config to the spec of its encoder, by a row of the family table.
 //!
-//! `supported`: refusals of what is not computed. `rotary`: rotary embeddings and the scaling of their frequencies.
+//! `supported`: refusals of what is not computed. `rotary`: rotary embeddings and the scaling of their
+//! frequencies.
 
 mod rotary;
 mod supported;
@@ -20,7 +21,8 @@ use rotary::{refuse_fraction, rotary};
 /// Buckets of MPNet's relative bias; `transformers` uses this number whatever the size of the table.
 const RELATIVE_BUCKETS: usize = 32;
 
-/// Minimum similarity (normalised Damerau-Levenshtein) of an unknown model type to a known one that is suggested for it.
+/// Minimum similarity (normalised Damerau-Levenshtein) of an unknown model type to a known one that is
+/// suggested for it.
 const MIN_SIMILARITY: f64 = 0.75;
 
 impl Family {

@@ -1,5 +1,5 @@
-//! Static embeddings: a table with a vector for each token, and no encoder. A text's vector is the mean over its tokens. The files
-//! are those of sentence-transformers' StaticEmbedding, or of model2vec.
+//! Static embeddings: a table with a vector for each token, and no encoder. A text's vector is the mean over
+//! its tokens. The files are those of sentence-transformers' StaticEmbedding, or of model2vec.
 
 use std::path::Path;
 
@@ -45,7 +45,8 @@ impl StaticLayout {
     }
 }
 
-/// The config of the static model with these weights: that of model2vec, or one without fields, with the sizes of the table.
+/// The config of the static model with these weights: that of model2vec, or one without fields, with the
+/// sizes of the table.
 pub fn config(folder: &Path, weights: &Path) -> Result<Config> {
     let path = folder.join(CONFIG);
     let (model_type, path, fields) = match StaticLayout::of(folder) {

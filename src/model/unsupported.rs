@@ -1,4 +1,5 @@
-//! Model types of transformers that are not supported, with the kind of each for error messages; and heads that are not.
+//! Model types of transformers that are not supported, with the kind of each for error messages; and heads
+//! that are not.
 
 use anyhow::{Error, anyhow};
 use serde_json::Value;

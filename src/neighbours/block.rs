@@ -17,7 +17,8 @@ pub enum Elements<'a> {
     /// `(rows, ceil(dimensions / 8))`: signs, the first dimension in the most significant bit, stored as
     /// `np.packbits(x > 0) - 128`.
     Binary(&'a [i8]),
-    /// The elements of sparse rows that are not zero, concatenated; [`Block::lengths`] has their number in each row.
+    /// The elements of sparse rows that are not zero, concatenated; [`Block::lengths`] has their number in
+    /// each row.
     Sparse {
         /// The dimension of each element.
         indices: &'a [u32],
@@ -33,8 +34,8 @@ pub struct Block<'a> {
     pub first_row: usize,
     /// Number of vectors: of rows, or of the tokens of all rows.
     pub rows: usize,
-    /// The vectors of each row of a file with one vector per token, or the elements of each sparse row; empty for a file with one dense
-    /// vector per row.
+    /// The vectors of each row of a file with one vector per token, or the elements of each sparse row; empty
+    /// for a file with one dense vector per row.
     pub lengths: &'a [usize],
     /// Elements of a vector; 0 where a file of sparse rows does not say it.
     pub dimensions: usize,

@@ -1,9 +1,9 @@
 //! Bounds of scores: which rows of a block can reach a threshold, by approximate dot products.
 //!
-//! An approximate product `s` of a query and a row `x` is within `ε ‖query‖ ‖x‖` of the exact one, by the inequality of Cauchy and
-//! Schwarz: `ε` is what the GEMM rounds of each product, relative to its magnitude. So a row can reach a score only if `s · scale +
-//! offset` is not below a limit, with a scale and an offset of the row and a limit of the query. For cosine and dot the queries are
-//! of unit length in the products:
+//! An approximate product `s` of a query and a row `x` is within `ε ‖query‖ ‖x‖` of the exact one, by the
+//! inequality of Cauchy and Schwarz: `ε` is what the GEMM rounds of each product, relative to its magnitude.
+//! So a row can reach a score only if `s · scale + offset` is not below a limit, with a scale and an offset
+//! of the row and a limit of the query. For cosine and dot the queries are of unit length in the products:
 //!
 //! | metric | scale | offset | limit for the score `t` |
 //! |---|---|---|---|
@@ -15,7 +15,8 @@
 
 use super::metric::Metric;
 
-/// Norms for which squares and quotients are normal numbers. Where a norm is outside, every row is scored exactly.
+/// Norms for which squares and quotients are normal numbers. Where a norm is outside, every row is scored
+/// exactly.
 const NORMAL: std::ops::RangeInclusive<f32> = 1e-15..=1e15;
 
 /// Scale and offset of a row of this norm.
@@ -39,9 +40,11 @@ pub(super) struct Bound {
 }
 
 impl Bound {
-    /// For products of vectors of `dimensions` elements, each rounded by at most `unit` before the products are summed in f32.
+    /// For products of vectors of `dimensions` elements, each rounded by at most `unit` before the products
+    /// are summed in f32.
     pub(super) fn new(metric: Metric, dimensions: usize, unit: f32, query_norm: f32) -> Self {
-        // A sum in f32 is within K · 2⁻²⁴ of the magnitudes of its terms, in any order; twice that covers higher orders.
+        // A sum in f32 is within K · 2⁻²⁴ of the magnitudes of its terms, in any order; twice that covers
+        // higher orders.
         let rounding = dimensions as f32 * (-23f32).exp2() + (-19f32).exp2();
         // The second one is for the norms, quotients and sums that a product is compared with.
         Bound { metric, error: 2.0 * unit + unit * unit + 2.0 * rounding, rounding, query_norm }

@@ -13,8 +13,8 @@ pub struct Membership {
     pub is_first: bool,
 }
 
-/// Components of rows that are connected by pairs with scores of at least a threshold: a union-find forest that several threads join
-/// trees of. The queries are consecutive rows of the file.
+/// Components of rows that are connected by pairs with scores of at least a threshold: a union-find forest
+/// that several threads join trees of. The queries are consecutive rows of the file.
 #[derive(Debug)]
 pub struct Components {
     threshold: f32,

@@ -1,4 +1,5 @@
-//! Late interaction: the score of a query and a document that have one vector per token (Khattab & Zaharia 2020, §3.3).
+//! Late interaction: the score of a query and a document that have one vector per token (Khattab & Zaharia
+//! 2020, §3.3).
 
 use crate::kernels::gemm::{Epilogue, GemmType, LhsBuffer, OutputBlock, PackedMatrix, gemm};
 use crate::kernels::isa::Isa;
@@ -6,7 +7,8 @@ use crate::kernels::isa::Isa;
 /// Document tokens whose products with the query tokens are in memory at a time.
 const TOKENS_PER_BLOCK: usize = 256;
 
-/// A query that documents are scored for: `Σᵢ maxⱼ qᵢ · dⱼ` over the tokens `i` of the query and `j` of the document.
+/// A query that documents are scored for: `Σᵢ maxⱼ qᵢ · dⱼ` over the tokens `i` of the query and `j` of the
+/// document.
 #[derive(Debug)]
 pub struct MaxSim {
     query: PackedMatrix,
@@ -42,8 +44,8 @@ impl MaxSim {
         self.dimensions
     }
 
-    /// The score of a document of `(tokens, dimensions)` values; −∞ for one without tokens. Products and sums over dimensions are f32,
-    /// the sum over tokens is f64.
+    /// The score of a document of `(tokens, dimensions)` values; −∞ for one without tokens. Products and sums
+    /// over dimensions are f32, the sum over tokens is f64.
     ///
     /// # Panics
     /// If the vectors of the document are not whole.

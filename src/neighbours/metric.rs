@@ -2,8 +2,8 @@
 
 use crate::named::names;
 
-/// What the score of two vectors is. Greater is nearer for every metric. The names are those of sentence-transformers'
-/// `SimilarityFunction`.
+/// What the score of two vectors is. Greater is nearer for every metric. The names are those of
+/// sentence-transformers' `SimilarityFunction`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Metric {
     /// q · x / (‖q‖ ‖x‖), from −1 to 1; 0 if a vector is all zeros.

@@ -1,9 +1,11 @@
 //! What texts are represented by, how they are compared, and exact nearest neighbours among stored vectors.
 //!
-//! A text is [`Encoded`] as one of three [`Representation`]s; a [`Similarity`] says what the score of two texts is.
+//! A text is [`Encoded`] as one of three [`Representation`]s; a [`Similarity`] says what the score of two
+//! texts is.
 //!
-//! A [`Scorer`] holds queries, scans blocks of stored vectors, and offers what can matter to a [`Sink`]: [`Nearest`] keeps the k best
-//! of each query, [`Components`] the connected components of the pairs that reach a threshold.
+//! A [`Scorer`] holds queries, scans blocks of stored vectors, and offers what can matter to a [`Sink`]:
+//! [`Nearest`] keeps the k best of each query, [`Components`] the connected components of the pairs that
+//! reach a threshold.
 //!
 //! ```
 //! use sconce::neighbours::{Block, Elements, Metric, Nearest, Scorer, Stored};

@@ -25,7 +25,8 @@ impl Pair {
 #[derive(Debug)]
 pub struct TopPairs {
     max_pairs: usize,
-    /// Up to twice `max_pairs` pairs, some of them twice: both rows of a pair may be a neighbour of the other.
+    /// Up to twice `max_pairs` pairs, some of them twice: both rows of a pair may be a neighbour of the
+    /// other.
     pairs: Vec<Pair>,
     least: Option<f32>,
 }

@@ -8,8 +8,8 @@ use super::block::{Block, Elements};
 use crate::kernels::isa::Isa;
 use crate::kernels::quantized::{dequantize, unpack_signs};
 
-/// Rows of a block as f32, `(rows, dimensions)`; those of other types are converted into `buffer`. f16 is widened, int8 becomes
-/// `scale · q` rounded to f32, and signs become ±1.
+/// Rows of a block as f32, `(rows, dimensions)`; those of other types are converted into `buffer`. f16 is
+/// widened, int8 becomes `scale · q` rounded to f32, and signs become ±1.
 ///
 /// # Panics
 /// If the block does not have these rows, or its rows are sparse.

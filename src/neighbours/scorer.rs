@@ -2,14 +2,15 @@
 //!
 //! # Arithmetic
 //!
-//! The score of a query and a row is computed in f64 from their f32 values and rounded to f32 once. Products of two f32 are exact
-//! in f64, and sums have a fixed order, so a score has the same bits on every ISA, at any number of threads, and for a query alone
-//! or with others. Rows of other types are converted first ([`super::rows_f32`]). For a file of signs the query is reduced to its
-//! signs, too: with `h` different signs of `D`, dot is `D − 2h`, cosine `1 − 2h/D`, euclidean `−2√h`.
+//! The score of a query and a row is computed in f64 from their f32 values and rounded to f32 once. Products
+//! of two f32 are exact in f64, and sums have a fixed order, so a score has the same bits on every ISA, at
+//! any number of threads, and for a query alone or with others. Rows of other types are converted first
+//! ([`super::rows_f32`]). For a file of signs the query is reduced to its signs, too: with `h` different
+//! signs of `D`, dot is `D − 2h`, cosine `1 − 2h/D`, euclidean `−2√h`.
 //!
-//! Nearly all rows are ruled out before, by dot products of lower precision: a query alone in f32 FMAs, several by a GEMM in the
-//! type that is fastest on the ISA (bf16 on tiles). [`super::bound`] bounds what these products round, so no row that belongs to
-//! the result is ruled out.
+//! Nearly all rows are ruled out before, by dot products of lower precision: a query alone in f32 FMAs,
+//! several by a GEMM in the type that is fastest on the ISA (bf16 on tiles). [`super::bound`] bounds what
+//! these products round, so no row that belongs to the result is ruled out.
 
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};

@@ -49,8 +49,8 @@ impl Similarity {
         }
     }
 
-    /// The similarity of two vectors of the same dimensions, as sentence-transformers defines it: distances are negative, and the cosine
-    /// with a vector of zeros is 0. Sums are f64.
+    /// The similarity of two vectors of the same dimensions, as sentence-transformers defines it: distances
+    /// are negative, and the cosine with a vector of zeros is 0. Sums are f64.
     pub fn of_vectors(self, a: &[f32], b: &[f32]) -> f64 {
         self.of_sums(|term| sum(a, b, term))
     }
@@ -101,7 +101,8 @@ enum Prepared {
 }
 
 impl Compared {
-    /// A text whose vectors have so many dimensions. One with a vector per token has at least one token, and is compared by MaxSim or its mean.
+    /// A text whose vectors have so many dimensions. One with a vector per token has at least one token, and
+    /// is compared by MaxSim or its mean.
     pub fn new(similarity: Similarity, dimensions: usize, text: Encoded) -> Self {
         let mean = similarity == Similarity::MeanMaxSim;
         let text = match text {
@@ -129,7 +130,8 @@ impl Compared {
     }
 }
 
-/// The sum of a term over the dimensions of which one of two sparse vectors has an element, ascending, in f64. The term of two zeros is 0.
+/// The sum of a term over the dimensions of which one of two sparse vectors has an element, ascending, in
+/// f64. The term of two zeros is 0.
 fn sparse_sum(a: &SparseVector, b: &SparseVector, term: fn(f64, f64) -> f64) -> f64 {
     let (mut i, mut j, mut sum) = (0, 0, 0.0);
     loop {

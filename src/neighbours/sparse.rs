@@ -1,8 +1,8 @@
 //! The dot products of sparse queries and rows.
 //!
-//! The queries are an inverted index: for each dimension the queries that have an element there. A row adds the products of its
-//! elements, in their order, to the sums of these queries in f64, and each sum is rounded to f32 once. So a score does not depend on
-//! the other queries, on blocks or threads.
+//! The queries are an inverted index: for each dimension the queries that have an element there. A row adds
+//! the products of its elements, in their order, to the sums of these queries in f64, and each sum is rounded
+//! to f32 once. So a score does not depend on the other queries, on blocks or threads.
 
 use std::ops::Range;
 
@@ -57,7 +57,8 @@ impl SparseScorer {
         self.queries
     }
 
-    /// Scores the rows of a block and offers those that reach the least score of a query. Rows without a common element have the score 0.
+    /// Scores the rows of a block and offers those that reach the least score of a query. Rows without a
+    /// common element have the score 0.
     ///
     /// # Panics
     /// If the rows are not sparse.

@@ -31,8 +31,8 @@ impl PartialOrd for Ranked {
     }
 }
 
-/// The `k` nearest neighbours of every query that reach a threshold. The result does not depend on the order in which rows are
-/// offered, so not on blocks or threads.
+/// The `k` nearest neighbours of every query that reach a threshold. The result does not depend on the order
+/// in which rows are offered, so not on blocks or threads.
 #[derive(Debug)]
 pub struct Nearest {
     k: usize,
@@ -45,7 +45,8 @@ pub struct Nearest {
 }
 
 impl Nearest {
-    /// For `queries` queries: up to `k` neighbours each (`usize::MAX`: all), with scores of at least `threshold`.
+    /// For `queries` queries: up to `k` neighbours each (`usize::MAX`: all), with scores of at least
+    /// `threshold`.
     pub fn new(queries: usize, k: usize, threshold: Option<f32>) -> Self {
         let least = if k == 0 { f32::INFINITY } else { threshold.unwrap_or(f32::NEG_INFINITY) };
         Nearest {

@@ -39,23 +39,26 @@ pub(super) struct SelfAttention {
     post_softmax: Option<Tensor>,
 }
 
-/// What attention needs of a batch beside the hidden states. All layers share it, except that layers with a sliding window
-/// have one of their own.
+/// What attention needs of a batch beside the hidden states. All layers share it, except that layers with a
+/// sliding window have one of their own.
 pub(super) struct AttentionContext<'a> {
-    /// Cumulative sequence lengths, `(N + 1)`: sequence `i` has the tokens `cu_seqlens[i]..cu_seqlens[i + 1]`.
+    /// Cumulative sequence lengths, `(N + 1)`: sequence `i` has the tokens
+    /// `cu_seqlens[i]..cu_seqlens[i + 1]`.
     pub cu_seqlens: &'a [usize],
     /// See [`super::RaggedBatch::key_lengths`].
     pub key_lengths: Option<&'a [usize]>,
     /// The tiles of `ops::attention::tiles`, on a GPU.
     pub tiles: Option<Tensor>,
-    /// The prefix tree of the batch, if sequences share prefixes: hidden states have a row for each of its `U` nodes, not of the `T` tokens.
+    /// The prefix tree of the batch, if sequences share prefixes: hidden states have a row for each of its
+    /// `U` nodes, not of the `T` tokens.
     pub tree: Option<&'a PrefixTree>,
     /// Sines and cosines of rotary embeddings.
     pub rotation: Option<Rotation>,
-    /// The row of `rotation` for every row of the hidden states: its position in its sequence, from 0, unless frequencies depend on the
-    /// length of the sequence.
+    /// The row of `rotation` for every row of the hidden states: its position in its sequence, from 0, unless
+    /// frequencies depend on the length of the sequence.
     pub rotation_rows: Cow<'a, [u32]>,
-    /// The score biases of `RelativeBias::by_relative_position`, one for all layers or one for each; none without a bias.
+    /// The score biases of `RelativeBias::by_relative_position`, one for all layers or one for each; none
+    /// without a bias.
     pub biases: Vec<Tensor>,
     /// The rows of `RelativeEmbeddings::rows`.
     pub relative_rows: Option<Arc<[u32]>>,
@@ -125,8 +128,9 @@ impl SelfAttention {
         })
     }
 
-    /// Self-attention within each sequence, plus the residual if there is one: `(T, H)` → `(T, H)`, or `(U, H)` → `(U, H)` with a prefix tree; to
-    /// `(R, H)` for selected tokens. With `kept`, attention is computed by the reference path, which appends its weights.
+    /// Self-attention within each sequence, plus the residual if there is one: `(T, H)` → `(T, H)`, or
+    /// `(U, H)` → `(U, H)` with a prefix tree; to `(R, H)` for selected tokens. With `kept`, attention is
+    /// computed by the reference path, which appends its weights.
     pub(super) fn forward(
         &self,
         x: &Tensor,
@@ -158,7 +162,8 @@ impl SelfAttention {
             query_tiles: context.tiles.as_ref(),
             queries: None,
         };
-        // The tokens whose outputs are needed. Queries of others are not, but not every attention can do without them.
+        // The tokens whose outputs are needed. Queries of others are not, but not every attention can do
+        // without them.
         let tokens = selection.map(|selection| &selection.tokens).or(context.tree.map(|tree| &tree.tokens));
         let selects_queries = kept.is_none() && attention.selects_queries(x);
         let of_query = selection.filter(|_| selects_queries).map(|selection| &selection.hidden);
@@ -201,8 +206,9 @@ impl SelfAttention {
     }
 }
 
-/// The factor on the scores: `1 / √s` for a query scalar `s`, else `1 / √(n d)` for head dim `d` and `n` terms of a score, of which
-/// disentangled attention has up to three (He et al. 2021, §3.1: content-to-content, c2p, p2c).
+/// The factor on the scores: `1 / √s` for a query scalar `s`, else `1 / √(n d)` for head dim `d` and `n`
+/// terms of a score, of which disentangled attention has up to three (He et al. 2021, §3.1:
+/// content-to-content, c2p, p2c).
 fn scale(spec: &EncoderSpec) -> f64 {
     if let Some(scalar) = spec.query_scalar {
         return 1.0 / scalar.sqrt();

@@ -1,5 +1,6 @@
-//! The task head of rerankers that are causal language models: the logit of a token such as "yes" as the next one, or its
-//! difference from that of another token, the log-odds of the two (Nogueira et al. 2020; `LogitScore` of sentence-transformers).
+//! The task head of rerankers that are causal language models: the logit of a token such as "yes" as the next
+//! one, or its difference from that of another token, the log-odds of the two (Nogueira et al. 2020;
+//! `LogitScore` of sentence-transformers).
 
 use anyhow::Result;
 use candle_core::Tensor;
@@ -22,9 +23,9 @@ pub struct CausalLmSpec {
 }
 
 impl CausalLmSpec {
-    /// Loads the rows of the tokens from `LAST.weight`, or `embeddings.token.weight`, of `(V, H)`. The difference of two logits is the
-    /// product with the difference of their rows, so that the head is a linear layer of `(1, H)` at the last token; logits with a bound are
-    /// computed each.
+    /// Loads the rows of the tokens from `LAST.weight`, or `embeddings.token.weight`, of `(V, H)`. The
+    /// difference of two logits is the product with the difference of their rows, so that the head is a
+    /// linear layer of `(1, H)` at the last token; logits with a bound are computed each.
     ///
     /// # Errors
     /// If the source fails, or a token is not below `V`.

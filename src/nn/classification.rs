@@ -1,5 +1,5 @@
-//! The task head for sequence classification: a pooled hidden state, a dense layer, and a linear layer with a logit for each
-//! label (Devlin et al. 2019, §4.1; Liu et al. 2019).
+//! The task head for sequence classification: a pooled hidden state, a dense layer, and a linear layer with a
+//! logit for each label (Devlin et al. 2019, §4.1; Liu et al. 2019).
 
 use anyhow::Result;
 use candle_core::Tensor;
@@ -28,8 +28,8 @@ pub struct ClassificationSpec {
     pub labels: usize,
 }
 
-/// A sequence-classification head with its weights. Each sequence is computed from itself alone, so that its logits do not depend
-/// on its batch.
+/// A sequence-classification head with its weights. Each sequence is computed from itself alone, so that its
+/// logits do not depend on its batch.
 pub struct ClassificationHead {
     spec: ClassificationSpec,
     transform: Option<HeadTransform>,
@@ -39,7 +39,8 @@ pub struct ClassificationHead {
 }
 
 impl ClassificationHead {
-    /// Loads `head.dense`, or `pooler`, of `(H, H)` and `head.norm` of `(H)` if the spec has them, and the module `last` of `(labels, H)`.
+    /// Loads `head.dense`, or `pooler`, of `(H, H)` and `head.norm` of `(H)` if the spec has them, and the
+    /// module `last` of `(labels, H)`.
     ///
     /// # Errors
     /// If the source fails.
@@ -61,8 +62,8 @@ impl ClassificationHead {
         })
     }
 
-    /// A head with one label: a linear layer of `(1, H)` without bias at the last token; with a bound of logits, of `(1, H)` or `(2, H)`, the
-    /// first logit or the difference of both.
+    /// A head with one label: a linear layer of `(1, H)` without bias at the last token; with a bound of
+    /// logits, of `(1, H)` or `(2, H)`, the first logit or the difference of both.
     ///
     /// # Errors
     /// If the matrix cannot be packed.
@@ -79,7 +80,8 @@ impl ClassificationHead {
         Ok(ClassificationHead { spec, transform: None, classifier: Linear::new(classifier)?, logit_cap })
     }
 
-    /// The logits of the `N` sequences of a batch from their hidden states: `(T, H)` → `(N, labels)`, in f32 on the CPU.
+    /// The logits of the `N` sequences of a batch from their hidden states: `(T, H)` → `(N, labels)`, in f32
+    /// on the CPU.
     ///
     /// # Errors
     /// If `hidden` has not the tokens of the batch.
@@ -94,7 +96,8 @@ impl ClassificationHead {
         self.logits(&on_cpu(&pooled(hidden)?)?)
     }
 
-    /// The token of each sequence whose hidden state the head takes, as a row of the batch, `(N)`; `None` if it pools several.
+    /// The token of each sequence whose hidden state the head takes, as a row of the batch, `(N)`; `None` if
+    /// it pools several.
     pub fn pooled_tokens(&self, batch: &RaggedBatch) -> Option<Vec<u32>> {
         match self.spec.pad_token.filter(|pad_token| batch.ids().contains(pad_token)) {
             Some(pad_token) => Some(last_tokens(batch, pad_token)),
@@ -117,7 +120,8 @@ impl ClassificationHead {
     }
 }
 
-/// The index of the last token of each sequence that is not the padding token, which a text may contain; of the first one if all are.
+/// The index of the last token of each sequence that is not the padding token, which a text may contain; of
+/// the first one if all are.
 fn last_tokens(batch: &RaggedBatch, pad_token: u32) -> Vec<u32> {
     let last = |bounds: &[usize]| {
         let tokens = &batch.ids()[bounds[0]..bounds[1]];

@@ -7,8 +7,8 @@ use super::norm::Norm;
 use super::{Activation, ConvolutionSpec, EncoderSpec, RaggedBatch, WeightSource};
 use crate::ops::linear::LinearWeights;
 
-/// `norm(y + f(W * x + b))`: the embeddings `x`, convolved along each sequence, are added to the output `y` of the first
-/// layer.
+/// `norm(y + f(W * x + b))`: the embeddings `x`, convolved along each sequence, are added to the output `y`
+/// of the first layer.
 pub(super) struct Convolution {
     /// Unfolded kernel, `(H, kernel_size · H)`: a convolution is a matmul over the tokens under the kernel.
     weights: LinearWeights,
@@ -18,8 +18,8 @@ pub(super) struct Convolution {
 }
 
 impl Convolution {
-    /// Loads `convolution.weight` of `(H, H, kernel_size)`, `convolution.bias` of `(H)` and `convolution_norm` if the spec
-    /// has a convolution.
+    /// Loads `convolution.weight` of `(H, H, kernel_size)`, `convolution.bias` of `(H)` and
+    /// `convolution_norm` if the spec has a convolution.
     pub(super) fn load(source: &mut dyn WeightSource, spec: &EncoderSpec) -> Result<Option<Self>> {
         let Some(ConvolutionSpec { kernel_size, activation }) = spec.convolution else { return Ok(None) };
         let hidden_size = spec.hidden_size;

@@ -1,6 +1,7 @@
-//! What an encoder costs, as formulas of its spec: parameters by component, and multiply-adds for a text of `n` tokens.
-//! Pure functions; tests compare them with what [`Encoder::load`](super::Encoder::load) asks a
-//! [`ParameterCount`](super::ParameterCount) for, and with the reference implementation's parameters and profiler.
+//! What an encoder costs, as formulas of its spec: parameters by component, and multiply-adds for a text of
+//! `n` tokens. Pure functions; tests compare them with what [`Encoder::load`](super::Encoder::load) asks a
+//! [`ParameterCount`](super::ParameterCount) for, and with the reference implementation's parameters and
+//! profiler.
 
 use super::formula::{Formula, Symbol};
 use super::{
@@ -18,8 +19,8 @@ pub struct ComponentParameters {
     pub copies: usize,
 }
 
-/// Multiply-adds of the matrix products of a part of the forward pass. Lookups, norms, activations and the softmax are not
-/// counted, nor are they by `torch.utils.flop_counter`.
+/// Multiply-adds of the matrix products of a part of the forward pass. Lookups, norms, activations and the
+/// softmax are not counted, nor are they by `torch.utils.flop_counter`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Work {
     /// The part.
@@ -59,8 +60,8 @@ impl Work {
     }
 }
 
-/// The sizes of a spec as formulas of one letter each. Sizes that are equal in most models have the same letter there: the
-/// widths of queries, keys and values are `d` if they are the hidden size.
+/// The sizes of a spec as formulas of one letter each. Sizes that are equal in most models have the same
+/// letter there: the widths of queries, keys and values are `d` if they are the hidden size.
 struct Sizes {
     hidden: Formula,
     embedding: Formula,
@@ -137,7 +138,8 @@ impl Sizes {
         hidden * query + hidden * key + hidden * value + hidden * attended
     }
 
-    /// Elements of the projections across heads before and after the softmax: also their multiply-adds for each pair of tokens.
+    /// Elements of the projections across heads before and after the softmax: also their multiply-adds for
+    /// each pair of tokens.
     fn across_heads(&self, spec: &EncoderSpec) -> Formula {
         let Sizes { heads, softmax_heads, value_heads, .. } = self;
         (softmax_heads * heads).when(spec.talking_heads.pre_softmax.is_some())
@@ -166,7 +168,8 @@ fn relative_embeddings(spec: &EncoderSpec) -> Option<(Formula, usize, &Disentang
     Some((rows, usize::from(relative.c2p) + usize::from(relative.p2c), relative))
 }
 
-/// The kernel of the convolution beside the first layer, if there is one: elements, and multiply-adds per token.
+/// The kernel of the convolution beside the first layer, if there is one: elements, and multiply-adds per
+/// token.
 fn convolution_kernel(spec: &EncoderSpec, sizes: &Sizes) -> Option<Formula> {
     let kernel = symbol('w', spec.convolution?.kernel_size, "kernel size");
     Some(&(&sizes.hidden * &sizes.hidden) * &kernel)
@@ -186,8 +189,8 @@ pub fn idle_parameters(spec: &EncoderSpec) -> usize {
     idle.saturating_mul(expert_layers(spec))
 }
 
-/// The parameters of an encoder by component, those without parameters left out. Weights that several layers share are counted
-/// once.
+/// The parameters of an encoder by component, those without parameters left out. Weights that several layers
+/// share are counted once.
 pub fn encoder_parameters(spec: &EncoderSpec) -> Vec<ComponentParameters> {
     let sizes = Sizes::new(spec);
     let hidden = &sizes.hidden;
@@ -325,7 +328,8 @@ pub fn module_parameters(module: &PostPoolingSpec) -> ComponentParameters {
     ComponentParameters { component: Component::PostPooling, each, copies: 1 }
 }
 
-/// Elements of the matrices of a post-pooling module. The residual of a dense layer has a matrix if the dimensions differ.
+/// Elements of the matrices of a post-pooling module. The residual of a dense layer has a matrix if the
+/// dimensions differ.
 fn module_matrices(module: &PostPoolingSpec) -> Formula {
     match *module {
         PostPoolingSpec::Dense { inputs, outputs, residual, .. } => {
@@ -336,8 +340,8 @@ fn module_matrices(module: &PostPoolingSpec) -> Formula {
     }
 }
 
-/// The multiply-adds of an encoder for one text of `tokens` tokens, parts without any left out. Attention is that of all pairs
-/// of tokens, as an implementation computes it that masks scores; see [`windowed_pairs`].
+/// The multiply-adds of an encoder for one text of `tokens` tokens, parts without any left out. Attention is
+/// that of all pairs of tokens, as an implementation computes it that masks scores; see [`windowed_pairs`].
 pub fn encoder_work(spec: &EncoderSpec, tokens: usize) -> Vec<Work> {
     let sizes = Sizes::new(spec);
     let Sizes { hidden, embedding, query, attended, .. } = &sizes;
@@ -382,8 +386,8 @@ pub fn module_work(module: &PostPoolingSpec) -> Work {
     Work { name: "after pooling", growth: Growth::PerText, each: module_matrices(module), runs: 1 }
 }
 
-/// The multiply-adds of a task head for one text or, if it is [per token](HeadSpec::is_per_token), for one token: those of the dense
-/// layer before the last one, and of the last one.
+/// The multiply-adds of a task head for one text or, if it is [per token](HeadSpec::is_per_token), for one
+/// token: those of the dense layer before the last one, and of the last one.
 pub fn head_work(head: &HeadSpec, hidden_size: usize) -> Formula {
     let hidden = symbol('d', hidden_size, "hidden size");
     let (has_dense, width, outputs) = match head {
@@ -405,8 +409,9 @@ pub fn head_work(head: &HeadSpec, hidden_size: usize) -> Formula {
     (&hidden * &width).when(has_dense) + &width * &outputs
 }
 
-/// The pairs of a query and a key within the sliding windows, summed over all layers, and all pairs; saturates. Both are equal
-/// without a window. Within a window of radius `r`, `n > r` tokens have `n (2 r + 1) − r (r + 1)` pairs.
+/// The pairs of a query and a key within the sliding windows, summed over all layers, and all pairs;
+/// saturates. Both are equal without a window. Within a window of radius `r`, `n > r` tokens have
+/// `n (2 r + 1) − r (r + 1)` pairs.
 pub fn windowed_pairs(spec: &EncoderSpec, tokens: usize) -> (usize, usize) {
     let all = tokens.saturating_mul(tokens);
     let layers = spec.layers.saturating_mul(spec.layer_sharing.inner);
@@ -422,8 +427,8 @@ pub fn windowed_pairs(spec: &EncoderSpec, tokens: usize) -> (usize, usize) {
     (within, all.saturating_mul(layers))
 }
 
-/// The smallest number of tokens for which attention takes more multiply-adds than the linear part, each query with the keys in
-/// its window; `None` if that is more than 2³⁰.
+/// The smallest number of tokens for which attention takes more multiply-adds than the linear part, each
+/// query with the keys in its window; `None` if that is more than 2³⁰.
 pub fn attention_overtakes(spec: &EncoderSpec) -> Option<usize> {
     let one = encoder_work(spec, 1);
     let sum = |growth| {

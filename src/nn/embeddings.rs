@@ -1,4 +1,5 @@
-//! The embedding layer: token, token type and position embeddings, summed and normalised (Devlin et al. 2019, §3).
+//! The embedding layer: token, token type and position embeddings, summed and normalised (Devlin et al. 2019,
+//! §3).
 
 use anyhow::Result;
 use candle_core::{Device, Tensor};
@@ -75,7 +76,8 @@ impl Embeddings {
         })
     }
 
-    /// The means of the token embeddings of sequences, each given by its ids, `(N, width)`; zeros for one without ids.
+    /// The means of the token embeddings of sequences, each given by its ids, `(N, width)`; zeros for one
+    /// without ids.
     ///
     /// # Errors
     /// If an id has no row in the table.
@@ -124,8 +126,8 @@ impl Embeddings {
     }
 }
 
-/// The position encoding of Vaswani et al. 2017 (§3.5), a table of `(max_seqlen, width)`: `sin(p / 10000^(i / width))` in even
-/// columns `i`, the cosine of the same angle in the next.
+/// The position encoding of Vaswani et al. 2017 (§3.5), a table of `(max_seqlen, width)`:
+/// `sin(p / 10000^(i / width))` in even columns `i`, the cosine of the same angle in the next.
 fn sinusoidal_table(max_seqlen: usize, width: usize, backend: &Backend) -> Result<EmbeddingTable> {
     let value = |position: usize, column: usize| {
         let exponent = (column / 2 * 2) as f64 / width as f64;

@@ -111,8 +111,9 @@ impl Encoder {
         &self.backend
     }
 
-    /// Whether several threads may run this encoder on its device at once. False where candle computes matmuls, because it
-    /// has one cuBLAS handle for all threads: only shapes with kernels of this crate qualify.
+    /// Whether several threads may run this encoder on its device at once. False where candle computes
+    /// matmuls, because it has one cuBLAS handle for all threads: only shapes with kernels of this crate
+    /// qualify.
     pub fn may_overlap(&self) -> bool {
         let spec = &self.spec;
         let widths = [spec.embedding_size, spec.hidden_size, spec.intermediate_size];
@@ -131,18 +132,19 @@ impl Encoder {
         self.embeddings.stored_bytes()
     }
 
-    /// The last hidden states of a batch of `T` tokens, `(T, H)`. With a causal mask, prefixes that sequences of the batch share are computed
-    /// once.
+    /// The last hidden states of a batch of `T` tokens, `(T, H)`. With a causal mask, prefixes that sequences
+    /// of the batch share are computed once.
     ///
     /// # Errors
-    /// If a token id or token type id has no row in its table, a sequence is longer than [`EncoderSpec::position_limit`], or a
-    /// file that embeddings are read from has changed.
+    /// If a token id or token type id has no row in its table, a sequence is longer than
+    /// [`EncoderSpec::position_limit`], or a file that embeddings are read from has changed.
     pub fn forward(&self, batch: &RaggedBatch) -> Result<Tensor> {
         self.run(batch, None, None, None)
     }
 
-    /// The last hidden states of some tokens, `(R, H)`: these rows of [`Encoder::forward`]. The last layer computes the keys and values of all
-    /// tokens, and the output projection and feed-forward network of these tokens only; their queries and attention only, too, where
+    /// The last hidden states of some tokens, `(R, H)`: these rows of [`Encoder::forward`]. The last layer
+    /// computes the keys and values of all tokens, and the output projection and feed-forward network of
+    /// these tokens only; their queries and attention only, too, where
     /// [`Attention::selects_queries`](crate::ops::attention::Attention::selects_queries) allows it.
     ///
     /// # Errors
@@ -151,8 +153,9 @@ impl Encoder {
         self.run(batch, Some(tokens), None, None)
     }
 
-    /// The means of the token embeddings of sequences, each given by its ids, `(N, H)`; zeros for one without ids. What
-    /// [`Encoder::forward`] and a mean compute if [`EncoderSpec::is_static`], without hidden states in between.
+    /// The means of the token embeddings of sequences, each given by its ids, `(N, H)`; zeros for one without
+    /// ids. What [`Encoder::forward`] and a mean compute if [`EncoderSpec::is_static`], without hidden states
+    /// in between.
     ///
     /// # Errors
     /// If an id has no row in the table, or the file that it is read from has changed.
@@ -178,8 +181,9 @@ impl Encoder {
         self.run(batch, None, Some(&mut observe), None)
     }
 
-    /// [`Encoder::forward`], which calls `observe` with the attention weights of every attention layer, counted from 0 (a layer
-    /// that consists of several counts as several). Attention is computed by the reference path, in f32.
+    /// [`Encoder::forward`], which calls `observe` with the attention weights of every attention layer,
+    /// counted from 0 (a layer that consists of several counts as several). Attention is computed by the
+    /// reference path, in f32.
     ///
     /// # Errors
     /// As [`Encoder::forward`], and those of `observe`.
@@ -205,8 +209,8 @@ impl Encoder {
         mut observe_attention: Option<&mut AttentionObserver>,
     ) -> Result<Tensor> {
         self.check(batch)?;
-        // Checked before the lookup, since reading past the end of a truncated mapped file ends the process with SIGBUS, and
-        // after it, since the file may change meanwhile.
+        // Checked before the lookup, since reading past the end of a truncated mapped file ends the process
+        // with SIGBUS, and after it, since the file may change meanwhile.
         self.check_source()?;
         let mut hidden = self.embeddings.forward(batch, &self.backend)?;
         self.check_source()?;
@@ -227,7 +231,8 @@ impl Encoder {
         let local =
             window.map(|window| self.context(batch, tree, &positions, Some(window.radius))).transpose()?;
         let selection = selected.map(|tokens| Selection::new(tokens, tree, &device)).transpose()?;
-        // The layer after which only the selected tokens are left; a convolution needs all of them after the first.
+        // The layer after which only the selected tokens are left; a convolution needs all of them after the
+        // first.
         let layers = self.spec.layers;
         let last = layers.checked_sub(1).filter(|last| *last > 0 || self.convolution.is_none());
         // The attention weights of one layer, if they are observed.
@@ -263,9 +268,10 @@ impl Encoder {
         }
     }
 
-    /// The prefix tree of a batch, where hidden states depend on no later token: with a causal mask, with rotary frequencies that do not
-    /// depend on the length of a sequence, and without a convolution or a score bias, as how far a head with a bias sees follows from the
-    /// queries and keys of the whole sequence.
+    /// The prefix tree of a batch, where hidden states depend on no later token: with a causal mask, with
+    /// rotary frequencies that do not depend on the length of a sequence, and without a convolution or a
+    /// score bias, as how far a head with a bias sees follows from the queries and keys of the whole
+    /// sequence.
     fn prefix_tree(&self, batch: &RaggedBatch) -> Result<Option<PrefixTree>> {
         let spec = &self.spec;
         if !spec.mask.causal
@@ -279,7 +285,8 @@ impl Encoder {
         PrefixTree::of(batch, &self.backend.device())
     }
 
-    /// The attention context of a batch in layers with a sliding window of this `radius`, or without a window.
+    /// The attention context of a batch in layers with a sliding window of this `radius`, or without a
+    /// window.
     fn context<'a>(
         &self,
         batch: &'a RaggedBatch,

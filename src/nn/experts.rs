@@ -8,8 +8,8 @@ use super::{Activation, Backend, EncoderSpec, ExpertsSpec, Matrix, WeightSource}
 use crate::ops::experts::{Route, combine, route};
 use crate::ops::feed_forward::{FeedForwardLayers, feed_forward};
 
-/// `b + Σ wₑ downₑ(f(upₑ(x)))` over the experts `e` of a token: those with the largest logits `router(x)`; `w` is the softmax of all
-/// logits.
+/// `b + Σ wₑ downₑ(f(upₑ(x)))` over the experts `e` of a token: those with the largest logits `router(x)`;
+/// `w` is the softmax of all logits.
 pub(super) struct Experts {
     router: Linear,
     experts: Vec<[Linear; 2]>,
@@ -19,8 +19,8 @@ pub(super) struct Experts {
 }
 
 impl Experts {
-    /// Loads `NAME.router`, the matrices `NAME.experts.{up,down}` of all experts, each one tensor of `(experts · intermediate, hidden)`,
-    /// and their common `NAME.experts.bias`.
+    /// Loads `NAME.router`, the matrices `NAME.experts.{up,down}` of all experts, each one tensor of
+    /// `(experts · intermediate, hidden)`, and their common `NAME.experts.bias`.
     pub(super) fn load(
         source: &mut dyn WeightSource,
         name: &str,

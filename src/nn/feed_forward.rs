@@ -51,7 +51,8 @@ pub(super) struct DenseFeedForward {
 }
 
 impl DenseFeedForward {
-    /// Loads `NAME.{up,down}`, `NAME.gate` if the spec is gated, and the weights of `NAME.activation` if it has any.
+    /// Loads `NAME.{up,down}`, `NAME.gate` if the spec is gated, and the weights of `NAME.activation` if it
+    /// has any.
     fn load(source: &mut dyn WeightSource, name: &str, spec: &EncoderSpec) -> Result<Self> {
         let (hidden, intermediate, bias) = (spec.hidden_size, spec.intermediate_size, spec.bias);
         let mut linear = |module: &str, inputs, outputs, bias| {

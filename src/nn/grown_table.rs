@@ -4,7 +4,8 @@ use std::sync::{Mutex, PoisonError};
 
 use anyhow::Result;
 
-/// A table whose entries depend on nothing but the position: it is computed again only for a longer sequence than any before.
+/// A table whose entries depend on nothing but the position: it is computed again only for a longer sequence
+/// than any before.
 pub(super) struct GrownTable<T> {
     /// The length that the table is kept up to.
     max_length: usize,

@@ -20,8 +20,8 @@ pub(super) struct Layer {
     feed_forward_residual: Residual,
 }
 
-/// A residual connection with its norms: after the sum (post-norm, Vaswani et al. 2017), before the sublayer (pre-norm, Xiong
-/// et al. 2020), before the sublayer and on its output (sandwich-LN, Ding et al. 2021), or
+/// A residual connection with its norms: after the sum (post-norm, Vaswani et al. 2017), before the sublayer
+/// (pre-norm, Xiong et al. 2020), before the sublayer and on its output (sandwich-LN, Ding et al. 2021), or
 /// after the sum with one more inside.
 struct Residual {
     norm: Option<Norm>,
@@ -30,9 +30,9 @@ struct Residual {
 }
 
 impl Layer {
-    /// Loads `NAME.{attention,attention_norm,feed_forward,feed_forward_norm}`, and `NAME.{attention,feed_forward}_output_norm`
-    /// where the spec has them. Some specs skip the attention norm of the first layer.
-    /// `index` counts the sets of weights.
+    /// Loads `NAME.{attention,attention_norm,feed_forward,feed_forward_norm}`, and
+    /// `NAME.{attention,feed_forward}_output_norm` where the spec has them. Some specs skip the attention
+    /// norm of the first layer. `index` counts the sets of weights.
     pub(super) fn load(
         source: &mut dyn WeightSource,
         name: &str,
@@ -67,7 +67,8 @@ impl Layer {
         })
     }
 
-    /// `(T, H)` → `(T, H)`, or `(R, H)` for selected tokens. Appends the attention weights to `kept`, if it is given.
+    /// `(T, H)` → `(T, H)`, or `(R, H)` for selected tokens. Appends the attention weights to `kept`, if it
+    /// is given.
     pub(super) fn forward(
         &self,
         x: &Tensor,
@@ -84,8 +85,8 @@ impl Layer {
 }
 
 impl Residual {
-    /// `(T, H)` → `(T, H)`, or `(R, H)` if the sublayer computes selected tokens only. The sublayer gets its input and, where
-    /// it can add it to its output itself, the residual.
+    /// `(T, H)` → `(T, H)`, or `(R, H)` if the sublayer computes selected tokens only. The sublayer gets its
+    /// input and, where it can add it to its output itself, the residual.
     fn forward(
         &self,
         x: &Tensor,

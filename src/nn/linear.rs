@@ -43,8 +43,9 @@ impl Linear {
         Ok(Linear { weights: LinearWeights::new(matrix, bias)? })
     }
 
-    /// Applies `reduce` to the outputs `x Wᵀ + b` in blocks of columns, of which each thread holds one at a time: to the index of a
-    /// block's first column, and its values of `(T, columns)`. Returns the results in the order of the columns.
+    /// Applies `reduce` to the outputs `x Wᵀ + b` in blocks of columns, of which each thread holds one at a
+    /// time: to the index of a block's first column, and its values of `(T, columns)`. Returns the results in
+    /// the order of the columns.
     pub(super) fn forward_by_columns<R: Send>(
         &self,
         x: &Tensor,

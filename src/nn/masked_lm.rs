@@ -1,5 +1,6 @@
-//! The task head for masked language modelling: a dense layer with activation and norm, and a decoder with a logit for each token of
-//! the vocabulary (Devlin et al. 2019, §3.1); and SPLADE, which pools these logits to weights of the vocabulary (Formal et al. 2021).
+//! The task head for masked language modelling: a dense layer with activation and norm, and a decoder with a
+//! logit for each token of the vocabulary (Devlin et al. 2019, §3.1); and SPLADE, which pools these logits to
+//! weights of the vocabulary (Formal et al. 2021).
 
 use anyhow::Result;
 use candle_core::Tensor;
@@ -35,8 +36,8 @@ pub struct SpladeSpec {
     pub is_double_log: bool,
 }
 
-/// A masked-LM head with its weights, in f32 on the CPU. Each token is computed from itself alone, so that its logits do not depend on
-/// its batch.
+/// A masked-LM head with its weights, in f32 on the CPU. Each token is computed from itself alone, so that
+/// its logits do not depend on its batch.
 pub struct MaskedLmHead {
     transform: Option<HeadTransform>,
     decoder: Linear,
@@ -47,9 +48,10 @@ pub struct MaskedLmHead {
 const TOKENS: usize = 48;
 
 impl MaskedLmHead {
-    /// Loads `MODULE.dense` of `(width, H)`, `MODULE.norm` of `(width)`, `MODULE.decoder.weight` or `embeddings.token.weight` of
-    /// `(V, width)`, and `MODULE.bias` or `MODULE.decoder.bias` of `(V)`. The packed matrix of the decoder takes `V · width` values of
-    /// memory; embeddings are read from the file, so that a tied matrix is in memory once.
+    /// Loads `MODULE.dense` of `(width, H)`, `MODULE.norm` of `(width)`, `MODULE.decoder.weight` or
+    /// `embeddings.token.weight` of `(V, width)`, and `MODULE.bias` or `MODULE.decoder.bias` of `(V)`. The
+    /// packed matrix of the decoder takes `V · width` values of memory; embeddings are read from the file, so
+    /// that a tied matrix is in memory once.
     ///
     /// # Errors
     /// If the source fails.
@@ -79,22 +81,23 @@ impl MaskedLmHead {
         Ok(MaskedLmHead { transform, decoder, spec: *spec })
     }
 
-    /// The memory of [`MaskedLmHead::map_logits`] in bytes: the logits of a block of tokens, as a tensor and as vectors, and what becomes
-    /// of those of one token: powers in f64, scores, and indices.
+    /// The memory of [`MaskedLmHead::map_logits`] in bytes: the logits of a block of tokens, as a tensor and
+    /// as vectors, and what becomes of those of one token: powers in f64, scores, and indices.
     pub fn logits_bytes(&self) -> usize {
         let of_token = size_of::<f64>() + size_of::<f32>() + size_of::<usize>();
         (2 * TOKENS * size_of::<f32>() + of_token).saturating_mul(self.spec.vocab_size)
     }
 
-    /// The memory of [`MaskedLmHead::splade`] in bytes, per token and beside that: the inputs of the decoder before and after their
-    /// conversion; a block of logits, and weights of the vocabulary.
+    /// The memory of [`MaskedLmHead::splade`] in bytes, per token and beside that: the inputs of the decoder
+    /// before and after their conversion; a block of logits, and weights of the vocabulary.
     pub fn splade_bytes(&self) -> (usize, usize) {
         let weights = size_of::<(u32, f32)>().saturating_mul(self.spec.vocab_size);
         let of_token = (3 * size_of::<f32>()).saturating_mul(self.spec.width);
         (of_token, weights.saturating_add(COLUMN_BLOCK_VALUES * size_of::<f32>()))
     }
 
-    /// Applies `reduce` to the logits of each token, `(V)`, and returns the results in order. `hidden` is `(T, H)`.
+    /// Applies `reduce` to the logits of each token, `(V)`, and returns the results in order. `hidden` is
+    /// `(T, H)`.
     ///
     /// # Errors
     /// If `hidden` has another shape.
@@ -110,9 +113,9 @@ impl MaskedLmHead {
         Ok(results)
     }
 
-    /// The positive weights of the vocabulary for each of `N` sequences, by ascending index, from hidden states of `(T, H)` and
-    /// `cu_seqlens` of `(N + 1)`. The logits are computed and pooled in blocks of the vocabulary, so that neither those of all tokens
-    /// nor dense weights are in memory.
+    /// The positive weights of the vocabulary for each of `N` sequences, by ascending index, from hidden
+    /// states of `(T, H)` and `cu_seqlens` of `(N + 1)`. The logits are computed and pooled in blocks of the
+    /// vocabulary, so that neither those of all tokens nor dense weights are in memory.
     ///
     /// # Errors
     /// If `hidden` has another shape.

@@ -1,9 +1,10 @@
 //! The encoder (Vaswani et al. 2017, Devlin et al. 2019) over candle tensors.
 //!
-//! An [`EncoderSpec`] describes the computation; [`Encoder::load`] asks a [`WeightSource`] for every tensor by its canonical
-//! name; [`Encoder::forward`] computes the hidden states of a [`RaggedBatch`], [`Pooling`] reduces them to a vector for each
-//! sequence, and [`PostPooling`] modules transform the vectors. [`cost`] has the parameters and multiply-adds of a spec as
-//! formulas. Nothing here depends on the names of tensors in a checkpoint or on the model type.
+//! An [`EncoderSpec`] describes the computation; [`Encoder::load`] asks a [`WeightSource`] for every tensor
+//! by its canonical name; [`Encoder::forward`] computes the hidden states of a [`RaggedBatch`], [`Pooling`]
+//! reduces them to a vector for each sequence, and [`PostPooling`] modules transform the vectors. [`cost`]
+//! has the parameters and multiply-adds of a spec as formulas. Nothing here depends on the names of tensors
+//! in a checkpoint or on the model type.
 
 mod attention;
 mod causal_lm;

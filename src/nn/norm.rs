@@ -31,7 +31,8 @@ impl Norm {
         Ok(add_norm(x, None, &self.weights)?)
     }
 
-    /// `norm(x)` of every head, or of all heads if the norm is as wide: `(T, heads · head dim)` → `(T, heads · head dim)`.
+    /// `norm(x)` of every head, or of all heads if the norm is as wide: `(T, heads · head dim)` →
+    /// `(T, heads · head dim)`.
     pub fn forward_heads(&self, x: Tensor) -> Result<Tensor> {
         let (tokens, columns) = x.dims2()?;
         let heads = x.reshape(((), self.weights.weight.dim(0)?))?;

@@ -30,8 +30,8 @@ pub enum Pooling {
     None,
     /// SPLADE: weights of the vocabulary, from the logits of the masked-LM head (Formal et al. 2021).
     Splade,
-    /// Lexical weights: one of each token of the text, from a head with one logit per token (Chen et al. 2024, "BGE M3-Embedding",
-    /// §3.2).
+    /// Lexical weights: one of each token of the text, from a head with one logit per token (Chen et al.
+    /// 2024, "BGE M3-Embedding", §3.2).
     Lexical,
 }
 
@@ -105,8 +105,9 @@ impl Pooling {
         matches!(self, Pooling::Text(pools) if pools.contains(&Pool::Pooler))
     }
 
-    /// `(T, H)` → `(N, D)` for a batch of `N` sequences, in f32 on the CPU; with one vector per token, all `T` rows. The first
-    /// `prompt_tokens` tokens of each sequence are not pooled. The pooler takes its `token`.
+    /// `(T, H)` → `(N, D)` for a batch of `N` sequences, in f32 on the CPU; with one vector per token, all
+    /// `T` rows. The first `prompt_tokens` tokens of each sequence are not pooled. The pooler takes its
+    /// `token`.
     ///
     /// # Errors
     /// If `hidden` has not as many rows as the batch has tokens.
@@ -123,8 +124,8 @@ impl Pooling {
         on_cpu(&select(hidden, batch.cu_seqlens(), &tokens)?)
     }
 
-    /// The token of each sequence whose hidden state is its vector, as a row of the batch, `(N)`; `None` if [`Pooling::forward`] pools
-    /// several.
+    /// The token of each sequence whose hidden state is its vector, as a row of the batch, `(N)`; `None` if
+    /// [`Pooling::forward`] pools several.
     pub fn pooled_tokens(
         &self,
         batch: &RaggedBatch,
@@ -153,7 +154,8 @@ impl Pooling {
         on_cpu(&vectors)
     }
 
-    /// `(T, H)` → `(S, D)` for `S` spans of tokens, each pooled like a sequence of its own, in f32 on the CPU.
+    /// `(T, H)` → `(S, D)` for `S` spans of tokens, each pooled like a sequence of its own, in f32 on the
+    /// CPU.
     ///
     /// # Errors
     /// If a span is empty or ends past the rows of `hidden`.
@@ -168,11 +170,13 @@ impl Pooling {
         self.vectors(&hidden, &cu_seqlens, 0)
     }
 
-    /// The vectors of `N` texts from those of their sequences, `(S, D)` → `(N, D)`: the mean over the sequences of a text, weighted
-    /// by the pooled tokens of each. With mean pooling this is the mean over all tokens.
+    /// The vectors of `N` texts from those of their sequences, `(S, D)` → `(N, D)`: the mean over the
+    /// sequences of a text, weighted by the pooled tokens of each. With mean pooling this is the mean over
+    /// all tokens.
     ///
-    /// `vectors` are concatenated to `(S, D)`; `counts`, `(N)`, is the number of sequences of each text, `tokens`, `(S)`,
-    /// the number of pooled tokens of each sequence. The vectors of the tokens are returned as they are.
+    /// `vectors` are concatenated to `(S, D)`; `counts`, `(N)`, is the number of sequences of each text,
+    /// `tokens`, `(S)`, the number of pooled tokens of each sequence. The vectors of the tokens are returned
+    /// as they are.
     ///
     /// # Errors
     /// If `counts` do not add up to the rows of `vectors`.

@@ -1,5 +1,5 @@
-//! Post-pooling modules: what sentence-transformers runs on the vector of a sequence after pooling (Dense, LayerNorm,
-//! Normalize), and BERT's pooler.
+//! Post-pooling modules: what sentence-transformers runs on the vector of a sequence after pooling (Dense,
+//! LayerNorm, Normalize), and BERT's pooler.
 
 use std::fmt;
 
@@ -73,8 +73,8 @@ impl fmt::Display for PostPoolingSpec {
     }
 }
 
-/// A post-pooling module with its weights. Each row is computed from itself alone, so that a vector does not depend on its
-/// batch.
+/// A post-pooling module with its weights. Each row is computed from itself alone, so that a vector does not
+/// depend on its batch.
 pub enum PostPooling {
     /// See [`PostPoolingSpec::Dense`].
     Dense(Box<Dense>),
@@ -127,9 +127,9 @@ enum Residual {
 }
 
 impl PostPooling {
-    /// Loads a module: for Dense `NAME.linear.weight` of `(outputs, inputs)`, `NAME.linear.bias` of `(outputs)` and
-    /// `NAME.residual.weight` of `(outputs, inputs)`, and `NAME.activation.weight` of `(1)` where the activation has it; for LayerNorm
-    /// `NAME.norm.weight` and `NAME.norm.bias` of `(width)`.
+    /// Loads a module: for Dense `NAME.linear.weight` of `(outputs, inputs)`, `NAME.linear.bias` of
+    /// `(outputs)` and `NAME.residual.weight` of `(outputs, inputs)`, and `NAME.activation.weight` of `(1)`
+    /// where the activation has it; for LayerNorm `NAME.norm.weight` and `NAME.norm.bias` of `(width)`.
     ///
     /// # Errors
     /// If the source fails.
@@ -162,8 +162,8 @@ impl PostPooling {
         }
     }
 
-    /// Loads the linear layer of the encoder's own pooler if it has one and `pooling` needs it: `pooler.weight` of `(outputs, H)` and
-    /// `pooler.bias` of `(outputs)`.
+    /// Loads the linear layer of the encoder's own pooler if it has one and `pooling` needs it:
+    /// `pooler.weight` of `(outputs, H)` and `pooler.bias` of `(outputs)`.
     ///
     /// # Errors
     /// If the source fails.
@@ -228,7 +228,8 @@ impl Dense {
     }
 }
 
-/// Hidden states of `(T, H)` after modules that run on the vector of each token, `(T, outputs)`, in f32 on the CPU; as they are without any.
+/// Hidden states of `(T, H)` after modules that run on the vector of each token, `(T, outputs)`, in f32 on
+/// the CPU; as they are without any.
 ///
 /// # Errors
 /// As [`PostPooling::forward`].

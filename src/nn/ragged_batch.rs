@@ -4,8 +4,8 @@ use anyhow::{Result, ensure};
 
 use super::Numbering;
 
-/// The tokens of `N` sequences, concatenated: sequence `i` has the tokens `cu_seqlens[i]..cu_seqlens[i + 1]`. `T` is the
-/// number of all tokens.
+/// The tokens of `N` sequences, concatenated: sequence `i` has the tokens `cu_seqlens[i]..cu_seqlens[i + 1]`.
+/// `T` is the number of all tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RaggedBatch {
     ids: Vec<u32>,
@@ -38,7 +38,8 @@ impl RaggedBatch {
         Ok(batch)
     }
 
-    /// Limits the keys of attention to the first tokens of each sequence, `(N)`: no token attends to the others.
+    /// Limits the keys of attention to the first tokens of each sequence, `(N)`: no token attends to the
+    /// others.
     ///
     /// # Errors
     /// If a sequence would have no key, or has not as many tokens.
@@ -52,7 +53,8 @@ impl RaggedBatch {
         Ok(self)
     }
 
-    /// These tokens, each as a sequence of its own: the batch for the hidden states of `Encoder::forward_selected`.
+    /// These tokens, each as a sequence of its own: the batch for the hidden states of
+    /// `Encoder::forward_selected`.
     ///
     /// # Panics
     /// If the batch does not have one of the tokens.
@@ -81,7 +83,8 @@ impl RaggedBatch {
         &self.cu_seqlens
     }
 
-    /// The number of tokens of each sequence that are keys of attention, its first ones, `(N)`; `None`: all tokens are.
+    /// The number of tokens of each sequence that are keys of attention, its first ones, `(N)`; `None`: all
+    /// tokens are.
     pub fn key_lengths(&self) -> Option<&[usize]> {
         self.key_lengths.as_deref()
     }

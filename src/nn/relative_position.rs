@@ -1,5 +1,5 @@
-//! Relative positions in attention: score biases by bucket (Raffel et al. 2020) and by slope (ALiBi), and the relative embeddings of
-//! disentangled attention (DeBERTa).
+//! Relative positions in attention: score biases by bucket (Raffel et al. 2020) and by slope (ALiBi), and the
+//! relative embeddings of disentangled attention (DeBERTa).
 
 use std::sync::{Arc, OnceLock};
 
@@ -20,8 +20,8 @@ pub(super) struct RelativeBias {
 
 /// What a score bias is computed of.
 enum BiasKind {
-    /// A learned scalar for each bucket of relative positions: near ones have a bucket each, farther ones share buckets on a
-    /// logarithmic scale (Raffel et al. 2020, §2.1).
+    /// A learned scalar for each bucket of relative positions: near ones have a bucket each, farther ones
+    /// share buckets on a logarithmic scale (Raffel et al. 2020, §2.1).
     Bucketed {
         /// `(rows, heads)`.
         table: Tensor,
@@ -33,8 +33,9 @@ enum BiasKind {
 }
 
 impl RelativeBias {
-    /// Loads `relative_bias.weight` if the spec has one table for all layers, or `layers.GROUP.INNER.attention.relative_bias.weight` if
-    /// it has one in each. Returns the bias of each layer, or one for all; none without a bias.
+    /// Loads `relative_bias.weight` if the spec has one table for all layers, or
+    /// `layers.GROUP.INNER.attention.relative_bias.weight` if it has one in each. Returns the bias of each
+    /// layer, or one for all; none without a bias.
     pub(super) fn load(source: &mut dyn WeightSource, spec: &EncoderSpec) -> Result<Vec<Self>> {
         let ScoreBias::Bucketed { rows, buckets, max_distance, per_layer } = spec.score_bias else {
             let is_alibi = spec.positions == Positions::Alibi;
@@ -59,8 +60,8 @@ impl RelativeBias {
         RelativeBias { kind, by_position: GrownTable::new(2 * heads) }
     }
 
-    /// The bias by relative position, `(heads, 2 · L − 1)` for sequences of up to `L` tokens, at least `max_seqlen`: column `i` is for
-    /// key − query = `i + 1 − L`.
+    /// The bias by relative position, `(heads, 2 · L − 1)` for sequences of up to `L` tokens, at least
+    /// `max_seqlen`: column `i` is for key − query = `i + 1 − L`.
     pub(super) fn by_relative_position(&self, max_seqlen: usize, device: &Device) -> Result<Tensor> {
         self.by_position.get(max_seqlen, |length| {
             let bias = self.kind.by_relative_position(length, device)?;
@@ -106,9 +107,9 @@ fn bucket(position: i64, buckets: usize, max_distance: usize) -> usize {
     direction + (exact + (fraction * (half - exact) as f32) as usize).min(half - 1)
 }
 
-/// The slopes of ALiBi (Press et al. 2022, §3): for `n` heads, `n` a power of two, the geometric sequence from `2^(−8/n)` on
-/// with that ratio. For another `n`, the sequence of the power of two below it, then every other term of that of the power
-/// above.
+/// The slopes of ALiBi (Press et al. 2022, §3): for `n` heads, `n` a power of two, the geometric sequence
+/// from `2^(−8/n)` on with that ratio. For another `n`, the sequence of the power of two below it, then every
+/// other term of that of the power above.
 fn alibi_slopes(heads: usize) -> Vec<f32> {
     let sequence = |n: usize| (1..=n).map(move |i| (-8.0 * i as f64 / n as f64).exp2() as f32);
     let below = if heads.is_power_of_two() { heads } else { heads.next_power_of_two() / 2 };
@@ -137,8 +138,8 @@ impl RelativeEmbeddings {
         Ok(Some(Arc::new(RelativeEmbeddings { table, norm, spec: disentangled.clone(), rows })))
     }
 
-    /// The table row of each relative position, `(2 · L − 1)` for sequences of up to `L` tokens, at least `max_seqlen`: entry `i` is for
-    /// query − key = `i + 1 − L`.
+    /// The table row of each relative position, `(2 · L − 1)` for sequences of up to `L` tokens, at least
+    /// `max_seqlen`: entry `i` is for query − key = `i + 1 − L`.
     pub(super) fn rows(&self, max_seqlen: usize) -> Result<Arc<[u32]>> {
         let half = self.spec.relative_positions as i64;
         let row = |position: i64| {
@@ -152,8 +153,8 @@ impl RelativeEmbeddings {
     }
 }
 
-/// The bucket of a relative position: the position itself up to half the buckets, beyond that logarithmic. Rounded in f32 as
-/// in `transformers` (`make_log_bucket_position`).
+/// The bucket of a relative position: the position itself up to half the buckets, beyond that logarithmic.
+/// Rounded in f32 as in `transformers` (`make_log_bucket_position`).
 fn log_bucket(position: i64, buckets: usize, max_distance: usize) -> i64 {
     let middle = buckets / 2;
     if position.unsigned_abs() as usize <= middle {
@@ -200,8 +201,8 @@ impl RelativeProjections {
         })
     }
 
-    /// Keys (c2p) and queries (p2c) of the relative positions, both `(2 · relative_positions, heads · qk_head_dim)`; `key` and
-    /// `query` are the projections of the tokens.
+    /// Keys (c2p) and queries (p2c) of the relative positions, both
+    /// `(2 · relative_positions, heads · qk_head_dim)`; `key` and `query` are the projections of the tokens.
     pub(super) fn forward(&self, key: &Linear, query: &Linear) -> Result<&[Option<Tensor>; 2]> {
         if let Some(projected) = self.projected.get() {
             return Ok(projected);

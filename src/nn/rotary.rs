@@ -1,4 +1,5 @@
-//! Rotary position embeddings (Su et al. 2021, §3.2.2): the sines and cosines by which queries and keys are rotated.
+//! Rotary position embeddings (Su et al. 2021, §3.2.2): the sines and cosines by which queries and keys are
+//! rotated.
 
 use std::collections::BTreeMap;
 use std::f64::consts::TAU;
@@ -20,7 +21,8 @@ pub(super) struct RotaryEmbedding {
     pairs: usize,
     /// The checkpoint's own table, `(max_positions, 2 · pairs)`: sines, then cosines.
     table: Option<Tensor>,
-    /// The rotation in layers without a window and in those with one, where the frequencies do not depend on lengths.
+    /// The rotation in layers without a window and in those with one, where the frequencies do not depend on
+    /// lengths.
     computed: [GrownTable<Rotation>; 2],
 }
 
@@ -45,8 +47,8 @@ impl RotaryEmbedding {
             || is_same(&self.rotary.frequencies) && self.rotary.local.as_ref().is_none_or(is_same)
     }
 
-    /// Sines and cosines of `(L, pairs)` for the tokens of a batch, and the row of each token unless the rows are positions from 0 on;
-    /// `is_local`: in layers with a sliding window.
+    /// Sines and cosines of `(L, pairs)` for the tokens of a batch, and the row of each token unless the rows
+    /// are positions from 0 on; `is_local`: in layers with a sliding window.
     pub(super) fn rotation(
         &self,
         is_local: bool,
@@ -85,7 +87,8 @@ impl RotaryEmbedding {
         Ok(Rotation { sin: half(0)?, cos: half(self.pairs)?, interleaved: self.is_interleaved() })
     }
 
-    /// The rotations for each of `contexts` and its maximum length, one after the other, and the first row of each.
+    /// The rotations for each of `contexts` and its maximum length, one after the other, and the first row of
+    /// each.
     fn of_contexts(
         &self,
         frequencies: &Frequencies,
@@ -144,7 +147,8 @@ impl Frequencies {
         contexts
     }
 
-    /// The angular frequency of each pair in radians per position, `(pairs)`, after scaling; `inv_freq` in `transformers`.
+    /// The angular frequency of each pair in radians per position, `(pairs)`, after scaling; `inv_freq` in
+    /// `transformers`.
     fn inv_freq(&self, pairs: usize, context: usize) -> Vec<f32> {
         (0..pairs).map(|i| self.scaled(i, 2 * pairs, context) as f32).collect()
     }
@@ -171,8 +175,8 @@ impl Frequencies {
                 high_freq_factor,
                 original_max_positions,
             } => {
-                // Rotations over the original context: up to `low_freq_factor` the frequency is divided by the factor, from
-                // `high_freq_factor` on it is kept.
+                // Rotations over the original context: up to `low_freq_factor` the frequency is divided by
+                // the factor, from `high_freq_factor` on it is kept.
                 let rotations = original_max_positions * unscaled / TAU;
                 let kept =
                     ((rotations - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0.0, 1.0);

@@ -32,9 +32,9 @@ impl Rows {
     }
 }
 
-/// The tokens of a batch as a prefix tree: sequences with the same prefix share its nodes. With a causal mask a token sees nothing but the
-/// path from the root, so that the hidden state of a node is that of all of its tokens. As in RadixAttention (Zheng et al. 2024, §3),
-/// within one batch.
+/// The tokens of a batch as a prefix tree: sequences with the same prefix share its nodes. With a causal mask
+/// a token sees nothing but the path from the root, so that the hidden state of a node is that of all of its
+/// tokens. As in RadixAttention (Zheng et al. 2024, §3), within one batch.
 pub(super) struct PrefixTree {
     /// The node of each token, `(T)`.
     pub nodes: Rows,
@@ -56,7 +56,8 @@ impl PrefixTree {
     }
 }
 
-/// The node of each token in the prefix tree, `(T)`, and the first token of each node, `(U)`. Nodes are numbered in the order of these.
+/// The node of each token in the prefix tree, `(T)`, and the first token of each node, `(U)`. Nodes are
+/// numbered in the order of these.
 fn prefix_nodes(batch: &RaggedBatch) -> [Vec<u32>; 2] {
     let (mut nodes, mut tokens) = (Vec::with_capacity(batch.ids().len()), Vec::new());
     // By their parent and their token.

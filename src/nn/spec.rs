@@ -4,8 +4,8 @@ use anyhow::{Result, ensure};
 
 use super::{Activation, NormKind};
 
-/// An encoder: embeddings, then layers of multi-head attention and a feed-forward network (Vaswani et al. 2017,
-/// Devlin et al. 2019).
+/// An encoder: embeddings, then layers of multi-head attention and a feed-forward network (Vaswani et al.
+/// 2017, Devlin et al. 2019).
 ///
 /// Letters in shapes: `T` tokens of a batch, `N` sequences, `H` the hidden size, `D` the
 /// dimensions of a pooled vector.
@@ -13,7 +13,8 @@ use super::{Activation, NormKind};
 pub struct EncoderSpec {
     /// Rows of the token embedding table.
     pub vocab_size: usize,
-    /// Columns of the embedding tables; fewer than `hidden_size` in factorised embeddings (Lan et al. 2020, §3.1).
+    /// Columns of the embedding tables; fewer than `hidden_size` in factorised embeddings (Lan et al. 2020,
+    /// §3.1).
     pub embedding_size: usize,
     /// Whether a linear layer projects from `embedding_size` to `hidden_size`; required where they differ.
     pub embedding_projection: bool,
@@ -37,23 +38,27 @@ pub struct EncoderSpec {
     pub layer_sharing: LayerSharing,
     /// Post-norm or pre-norm.
     pub norm_placement: NormPlacement,
-    /// Whether the first layer has no norm before its attention, because the embedding layer ends in one (Warner et al. 2024).
+    /// Whether the first layer has no norm before its attention, because the embedding layer ends in one
+    /// (Warner et al. 2024).
     pub skip_first_norm: bool,
     /// The norms of all layers.
     pub norm: NormSpec,
     /// Query heads.
     pub heads: usize,
-    /// Key and value heads; each serves `heads / key_value_heads` consecutive query heads (grouped-query attention,
-    /// Ainslie et al. 2023).
+    /// Key and value heads; each serves `heads / key_value_heads` consecutive query heads (grouped-query
+    /// attention, Ainslie et al. 2023).
     pub key_value_heads: usize,
-    /// Head dim of queries and keys; scores are scaled by `1 / √qk_head_dim` unless there is a `query_scalar`. More than
-    /// `hidden_size / heads` removes the low-rank bottleneck (Bhojanapalli et al. 2020).
+    /// Head dim of queries and keys; scores are scaled by `1 / √qk_head_dim` unless there is a
+    /// `query_scalar`. More than `hidden_size / heads` removes the low-rank bottleneck (Bhojanapalli et al.
+    /// 2020).
     pub qk_head_dim: usize,
     /// Head dim of values.
     pub v_head_dim: usize,
-    /// Scores are scaled by `1 / √query_scalar`; `None`: by the head dim. `query_pre_attn_scalar` of a config.
+    /// Scores are scaled by `1 / √query_scalar`; `None`: by the head dim. `query_pre_attn_scalar` of a
+    /// config.
     pub query_scalar: Option<f64>,
-    /// Norms of queries and keys before they are rotated, of the kind of norm of the layers (QK-norm, Henry et al. 2020).
+    /// Norms of queries and keys before they are rotated, of the kind of norm of the layers (QK-norm, Henry
+    /// et al. 2020).
     pub qk_norm: QkNorm,
     /// Projections across heads before and after the softmax.
     pub talking_heads: TalkingHeads,
@@ -75,8 +80,8 @@ pub struct EncoderSpec {
     pub experts: Option<ExpertsSpec>,
     /// What the vector of a sequence is by the model's own pooler.
     pub pooler: PoolerSpec,
-    /// The token that sequences are padded with to the maximum length, unless the tokenizer names another one, if tokens attend to the
-    /// padding (Zhai et al. 2023).
+    /// The token that sequences are padded with to the maximum length, unless the tokenizer names another
+    /// one, if tokens attend to the padding (Zhai et al. 2023).
     pub padding: Option<u32>,
 }
 
@@ -107,7 +112,8 @@ pub enum PooledToken {
     First,
     /// The last one, which may be padding.
     Last,
-    /// The first one with the highest id, the end of the text in some vocabularies (Radford et al. 2021, §2.4).
+    /// The first one with the highest id, the end of the text in some vocabularies (Radford et al. 2021,
+    /// §2.4).
     HighestId,
     /// The first one with this id, or the first of all without it.
     FirstOf(u32),
@@ -141,15 +147,16 @@ impl PoolerSpec {
     }
 }
 
-/// Mixture of experts (Shazeer et al. 2017): several feed-forward networks without biases, of which a router chooses a few for each
-/// token; a bias is added to the weighted sum of their outputs.
+/// Mixture of experts (Shazeer et al. 2017): several feed-forward networks without biases, of which a router
+/// chooses a few for each token; a bias is added to the weighted sum of their outputs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExpertsSpec {
     /// Experts.
     pub count: usize,
     /// Experts that each token is routed to.
     pub per_token: usize,
-    /// Whether the weights of a token's experts are divided by their sum; otherwise they are the softmax over all experts.
+    /// Whether the weights of a token's experts are divided by their sum; otherwise they are the softmax over
+    /// all experts.
     pub normalize: bool,
     /// For each layer, whether it has experts. The others have a feed-forward network.
     pub layers: Vec<bool>,
@@ -160,14 +167,15 @@ pub struct ExpertsSpec {
 pub enum Positions {
     /// No position encoding.
     None,
-    /// A learned table of `(max_positions, embedding_size)`, added to the token embedding (Devlin et al. 2019).
+    /// A learned table of `(max_positions, embedding_size)`, added to the token embedding (Devlin et al.
+    /// 2019).
     Learned(Numbering),
     /// Sines and cosines of the position, added to the token embedding (Vaswani et al. 2017, §3.5).
     Sinusoidal,
     /// Rotation of queries and keys (Su et al. 2021).
     Rotary(Rotary),
-    /// ALiBi: a bias on the scores that falls linearly with the distance, at a rate of each head's own (Press et al.
-    /// 2022); symmetric, since an encoder attends in both directions.
+    /// ALiBi: a bias on the scores that falls linearly with the distance, at a rate of each head's own (Press
+    /// et al. 2022); symmetric, since an encoder attends in both directions.
     Alibi,
 }
 
@@ -176,8 +184,8 @@ pub enum Positions {
 pub enum Numbering {
     /// 0, 1, 2, …
     FromZero,
-    /// From `pad_token_id` + 1 on; a padding token inside a sequence has the position id `pad_token_id` and is not
-    /// counted (Liu et al. 2019, as in fairseq).
+    /// From `pad_token_id` + 1 on; a padding token inside a sequence has the position id `pad_token_id` and
+    /// is not counted (Liu et al. 2019, as in fairseq).
     AfterPadding(u32),
 }
 
@@ -226,22 +234,23 @@ pub enum RotaryScaling {
         /// The ratio of the longer context to the original one.
         factor: f64,
     },
-    /// Theta multiplied by the factor and all frequencies divided by `factor^(2/d)`: NTK-aware scaling that does not
-    /// depend on the length of the sequence.
+    /// Theta multiplied by the factor and all frequencies divided by `factor^(2/d)`: NTK-aware scaling that
+    /// does not depend on the length of the sequence.
     Ntk {
         /// The ratio of the longer context to the original one.
         factor: f64,
     },
-    /// Theta multiplied by `(factor · n / original_max_positions − factor + 1)^(d/(d−2))` for sequences of `n` tokens, more than
-    /// `original_max_positions`: dynamic NTK scaling.
+    /// Theta multiplied by `(factor · n / original_max_positions − factor + 1)^(d/(d−2))` for sequences of
+    /// `n` tokens, more than `original_max_positions`: dynamic NTK scaling.
     Dynamic {
         /// The factor.
         factor: f64,
         /// Length of the longest sequence without scaling, in tokens.
         original_max_positions: f64,
     },
-    /// Each frequency divided by a factor of its own, of another list for sequences of more than `original_max_positions` tokens; sines and
-    /// cosines multiplied by the attention factor (LongRoPE, Ding et al. 2024).
+    /// Each frequency divided by a factor of its own, of another list for sequences of more than
+    /// `original_max_positions` tokens; sines and cosines multiplied by the attention factor (LongRoPE, Ding
+    /// et al. 2024).
     LongRope {
         /// The factors for sequences of up to `original_max_positions` tokens.
         short_factors: Vec<f64>,
@@ -252,7 +261,8 @@ pub enum RotaryScaling {
         /// The factor on sines and cosines.
         attention_factor: f64,
     },
-    /// Low frequencies divided by the factor, high ones kept, a linear ramp between (NTK-by-parts, Peng et al. 2023, §3.2).
+    /// Low frequencies divided by the factor, high ones kept, a linear ramp between (NTK-by-parts, Peng et
+    /// al. 2023, §3.2).
     NtkByParts {
         /// The ratio of the longer context to the original one.
         factor: f64,
@@ -263,14 +273,15 @@ pub enum RotaryScaling {
         /// Length of the original context in tokens.
         original_max_positions: f64,
     },
-    /// YaRN: the same with a ramp over the index of the pair, and sines and cosines multiplied by the attention factor
-    /// (Peng et al. 2023).
+    /// YaRN: the same with a ramp over the index of the pair, and sines and cosines multiplied by the
+    /// attention factor (Peng et al. 2023).
     Yarn {
         /// The ratio of the longer context to the original one.
         factor: f64,
         /// Rotations over the original context at the end of the ramp where frequencies are kept.
         beta_fast: f64,
-        /// Rotations over the original context at the end of the ramp where frequencies are divided by the factor.
+        /// Rotations over the original context at the end of the ramp where frequencies are divided by the
+        /// factor.
         beta_slow: f64,
         /// Length of the original context in tokens.
         original_max_positions: f64,
@@ -308,15 +319,15 @@ pub enum QkNorm {
 pub enum NormPlacement {
     /// After each residual connection.
     Post,
-    /// After each residual connection, inside of which the input and the output of attention are added and normalised once before:
-    /// `norm(x + norm(x + attention(x)))`.
+    /// After each residual connection, inside of which the input and the output of attention are added and
+    /// normalised once before: `norm(x + norm(x + attention(x)))`.
     NestedPost,
     /// Before attention and before the feed-forward network.
     Pre,
     /// Pre-norm, with one more norm after the last layer.
     PreAndFinal,
-    /// Before each sublayer and on its output, before the residual sum (sandwich-LN, Ding et al. 2021), with one more norm after
-    /// the last layer.
+    /// Before each sublayer and on its output, before the residual sum (sandwich-LN, Ding et al. 2021), with
+    /// one more norm after the last layer.
     SandwichAndFinal,
 }
 
@@ -333,13 +344,14 @@ pub struct NormSpec {
     pub eps: f64,
 }
 
-/// Talking heads: learned projections across the heads dimension of scores and attention weights (Shazeer et al. 2020).
+/// Talking heads: learned projections across the heads dimension of scores and attention weights (Shazeer et
+/// al. 2020).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TalkingHeads {
     /// Heads after the projection of the scores, before the softmax; `None`: no projection.
     pub pre_softmax: Option<usize>,
-    /// Heads after the projection of the attention weights, after the softmax; values have as many. `None`: no
-    /// projection.
+    /// Heads after the projection of the attention weights, after the softmax; values have as many. `None`:
+    /// no projection.
     pub post_softmax: Option<usize>,
 }
 
@@ -348,7 +360,8 @@ pub struct TalkingHeads {
 pub enum ScoreBias {
     /// No bias.
     None,
-    /// A learned scalar for each head and bucket of relative positions (Raffel et al. 2020, §2.1; Song et al. 2020).
+    /// A learned scalar for each head and bucket of relative positions (Raffel et al. 2020, §2.1; Song et al.
+    /// 2020).
     Bucketed {
         /// Rows of the table.
         rows: usize,
@@ -363,7 +376,8 @@ pub enum ScoreBias {
     Disentangled(Disentangled),
 }
 
-/// Disentangled attention (He et al. 2021, §3.1): content-to-position and position-to-content terms of the scores.
+/// Disentangled attention (He et al. 2021, §3.1): content-to-position and position-to-content terms of the
+/// scores.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Disentangled {
     /// Relative positions with an embedding, in each direction: the table has twice this many rows.
@@ -374,7 +388,8 @@ pub struct Disentangled {
     pub c2p: bool,
     /// Whether scores include the position-to-content term: keys · projected relative embeddings.
     pub p2c: bool,
-    /// Whether relative embeddings are projected by the query and key projections of the tokens (`share_att_key`).
+    /// Whether relative embeddings are projected by the query and key projections of the tokens
+    /// (`share_att_key`).
     pub shared_projections: bool,
     /// Whether the relative embeddings are normalised.
     pub norm: bool,
@@ -518,7 +533,8 @@ impl EncoderSpec {
         }
     }
 
-    /// The maximum length of a sequence in tokens where positions have a table; `None`: there are as many positions as tokens.
+    /// The maximum length of a sequence in tokens where positions have a table; `None`: there are as many
+    /// positions as tokens.
     pub fn position_limit(&self) -> Option<usize> {
         let has_table = match &self.positions {
             Positions::Learned(_) => true,

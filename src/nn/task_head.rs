@@ -38,8 +38,8 @@ names!(HeadKind {
 });
 
 impl HeadKind {
-    /// The canonical name of the last layer, which only heads of this kind have; those of [`HeadKind::MaskedLm`] and
-    /// [`HeadKind::CausalLm`] may be the matrix of the token embeddings.
+    /// The canonical name of the last layer, which only heads of this kind have; those of
+    /// [`HeadKind::MaskedLm`] and [`HeadKind::CausalLm`] may be the matrix of the token embeddings.
     pub fn last_layer(self) -> &'static str {
         match self {
             HeadKind::SequenceClassification => "head.classifier",
@@ -85,7 +85,8 @@ impl HeadSpec {
         }
     }
 
-    /// The canonical name of a tensor that only heads of this kind have and the checkpoint lacks; `None` if it has the head.
+    /// The canonical name of a tensor that only heads of this kind have and the checkpoint lacks; `None` if
+    /// it has the head.
     pub fn missing(&self, source: &dyn WeightSource) -> Option<String> {
         let names: Vec<String> = match self {
             // The decoder may be tied, and have no bias.
@@ -114,7 +115,8 @@ impl HeadSpec {
         }
     }
 
-    /// Whether the head computes logits for each token, which may be pooled after that, and not for each sequence.
+    /// Whether the head computes logits for each token, which may be pooled after that, and not for each
+    /// sequence.
     pub fn is_per_token(&self) -> bool {
         match self {
             HeadSpec::SequenceClassification(spec) | HeadSpec::NextSentence(spec) => spec.pools_logits,

@@ -1,5 +1,5 @@
-//! The task heads with logits for each token: token classification (Devlin et al. 2019, §5.3) and extractive question answering
-//! (§4.2), whose two logits are those of the start and the end of an answer.
+//! The task heads with logits for each token: token classification (Devlin et al. 2019, §5.3) and extractive
+//! question answering (§4.2), whose two logits are those of the start and the end of an answer.
 
 use anyhow::Result;
 use candle_core::Tensor;
@@ -24,7 +24,8 @@ pub struct TokenHead {
 }
 
 impl TokenHead {
-    /// Loads `head.dense` of `(H, H)` and `head.norm` of `(H)` if the spec has them, and the module `last` of `(outputs, H)`.
+    /// Loads `head.dense` of `(H, H)` and `head.norm` of `(H)` if the spec has them, and the module `last` of
+    /// `(outputs, H)`.
     pub(super) fn load(
         source: &mut dyn WeightSource,
         last: &str,

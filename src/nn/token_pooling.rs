@@ -1,10 +1,11 @@
-//! Hierarchical token pooling (Clavié et al. 2024): the vectors of a text are clustered, and each cluster is replaced by its mean. As
-//! sentence-transformers computes it: Ward's linkage of cosine distances, with the clusters and their order of scipy.
+//! Hierarchical token pooling (Clavié et al. 2024): the vectors of a text are clustered, and each cluster is
+//! replaced by its mean. As sentence-transformers computes it: Ward's linkage of cosine distances, with the
+//! clusters and their order of scipy.
 
 use super::{Isa, l2_normalize};
 
-/// Reduces the `(n, dimensions)` vectors of a text to the first `protected` ones and the means of about `(n − protected) / factor`
-/// clusters of the others, at least one; `normalize`: all to unit length.
+/// Reduces the `(n, dimensions)` vectors of a text to the first `protected` ones and the means of about
+/// `(n − protected) / factor` clusters of the others, at least one; `normalize`: all to unit length.
 pub fn pool_hierarchically(
     mut vectors: Vec<f32>,
     dimensions: usize,
@@ -126,7 +127,8 @@ impl Linkage {
         roots.into_iter().map(points).collect()
     }
 
-    /// The nodes below `root`, where a node with `descends` is replaced by those below it: from left to right, but points after merges.
+    /// The nodes below `root`, where a node with `descends` is replaced by those below it: from left to
+    /// right, but points after merges.
     fn leaves(&self, root: usize, descends: impl Fn(usize) -> bool) -> Vec<usize> {
         let (mut stack, mut leaves) = (vec![root], Vec::new());
         while let Some(node) = stack.pop() {

@@ -1,5 +1,6 @@
-//! Activations of `torch.nn` with their default arguments that no kernel computes with a linear layer: functions of each element, and
-//! softmax functions of a whole vector. They are for the few vectors after pooling and for scores.
+//! Activations of `torch.nn` with their default arguments that no kernel computes with a linear layer:
+//! functions of each element, and softmax functions of a whole vector. They are for the few vectors after
+//! pooling and for scores.
 
 use std::fmt;
 

@@ -16,10 +16,11 @@ use crate::kernels::isa::Isa;
 
 /// A source of weights, asked for by canonical name (`layers.0.0.attention.query.weight`) and shape.
 ///
-/// An encoder is always built completely: a source that lacks a tensor notes it and returns a placeholder, so that its report
-/// lists every fault. The caller reads that report before it runs the encoder.
+/// An encoder is always built completely: a source that lacks a tensor notes it and returns a placeholder, so
+/// that its report lists every fault. The caller reads that report before it runs the encoder.
 ///
-/// Canonical names are part of the output of [`RandomWeights`]: a renamed matrix or table gets other random values.
+/// Canonical names are part of the output of [`RandomWeights`]: a renamed matrix or table gets other random
+/// values.
 pub trait WeightSource {
     /// A tensor of `shape`.
     fn tensor(&mut self, name: &str, shape: &[usize]) -> Result<Tensor>;
@@ -29,7 +30,8 @@ pub trait WeightSource {
         Ok(None)
     }
 
-    /// Whether the source is a checkpoint that has this tensor. Sources that are no checkpoint give any tensor.
+    /// Whether the source is a checkpoint that has this tensor. Sources that are no checkpoint give any
+    /// tensor.
     fn has(&self, _name: &str) -> bool {
         false
     }
@@ -42,8 +44,8 @@ pub trait WeightSource {
         Ok(Matrix::new(self.tensor(name, &[rows, columns])?, self.backend())?)
     }
 
-    /// The kernel of a 1-D convolution, stored as `(channels, channels, kernel_size)`, as the `(channels, kernel_size · channels)`
-    /// matrix of a matmul over unfolded tokens.
+    /// The kernel of a 1-D convolution, stored as `(channels, channels, kernel_size)`, as the
+    /// `(channels, kernel_size · channels)` matrix of a matmul over unfolded tokens.
     fn kernel(&mut self, name: &str, channels: usize, kernel_size: usize) -> Result<Matrix> {
         let kernel = self.tensor(name, &[channels, channels, kernel_size])?;
         // A placeholder, whose sizes no file has confirmed, takes no memory only as it is.
@@ -53,7 +55,8 @@ pub trait WeightSource {
         Ok(Matrix::new(kernel.transpose(1, 2)?.contiguous()?.flatten_from(1)?, self.backend())?)
     }
 
-    /// `count` matrices in one tensor of `(count · rows, columns)`, each transposed to `(columns, rows)` if `is_transposed`.
+    /// `count` matrices in one tensor of `(count · rows, columns)`, each transposed to `(columns, rows)` if
+    /// `is_transposed`.
     fn stacked_matrices(
         &mut self,
         name: &str,
@@ -93,9 +96,10 @@ pub trait WeightSource {
 /// Fails if a file that weights are read from while the encoder runs has changed since it was loaded.
 pub type ChangeCheck = Arc<dyn Fn() -> Result<()> + Send + Sync>;
 
-/// Random weights, initialised as BERT's: matrices and tables from a normal distribution with standard deviation 0.02 (Devlin
-/// et al. 2019), biases 0, norm weights 1, learned activation parameters their initial values. A value depends only on the
-/// seed, the name and the shape, not on the machine or on the order of the calls.
+/// Random weights, initialised as BERT's: matrices and tables from a normal distribution with standard
+/// deviation 0.02 (Devlin et al. 2019), biases 0, norm weights 1, learned activation parameters their initial
+/// values. A value depends only on the seed, the name and the shape, not on the machine or on the order of
+/// the calls.
 pub struct RandomWeights {
     seed: u64,
     backend: Backend,
@@ -155,12 +159,14 @@ pub struct ParameterCount {
     pub components: BTreeMap<Component, usize>,
     /// Bytes that the weights take in memory on the backend, without embedding tables; saturates.
     pub held_bytes: usize,
-    /// Bytes of the embedding tables in f32, which an encoder from a checkpoint reads from the file row by row; saturates.
+    /// Bytes of the embedding tables in f32, which an encoder from a checkpoint reads from the file row by
+    /// row; saturates.
     pub table_bytes: usize,
     backend: Backend,
     /// Significant bits of the matrices' elements, which may take less memory with fewer of them.
     pub significand_bits: u32,
-    /// Names of the tensors so far. A decoder may have the matrix of the token embeddings, whose parameters count once.
+    /// Names of the tensors so far. A decoder may have the matrix of the token embeddings, whose parameters
+    /// count once.
     names: BTreeSet<String>,
 }
 
@@ -242,7 +248,8 @@ pub(crate) fn placeholder(shape: &[usize]) -> Result<Tensor> {
     Ok(Tensor::zeros((), DType::F32, &Device::Cpu)?.broadcast_as(shape)?)
 }
 
-/// The FNV-1a hash, which selects the random stream of a tensor; unlike std's hashers it is the same in every release.
+/// The FNV-1a hash, which selects the random stream of a tensor; unlike std's hashers it is the same in every
+/// release.
 fn fnv1a(name: &str) -> u64 {
     name.bytes()
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))

@@ -38,8 +38,8 @@ impl NormWeights {
     }
 }
 
-/// `norm(x + residual)` over the last dimension, for `x` and `residual` of `(T, H)`. On the CPU the result overwrites
-/// the storage of `x`.
+/// `norm(x + residual)` over the last dimension, for `x` and `residual` of `(T, H)`. On the CPU the result
+/// overwrites the storage of `x`.
 ///
 /// # Errors
 /// If the shape of the residual or the width of the parameters does not match `x`.

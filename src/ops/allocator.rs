@@ -1,4 +1,5 @@
-//! Settings of the allocator: whether freed memory is kept for the next operation or returned to the system, and no huge pages.
+//! Settings of the allocator: whether freed memory is kept for the next operation or returned to the system,
+//! and no huge pages.
 
 use std::ffi::{c_int, c_long, c_void};
 use std::ptr;
@@ -8,31 +9,36 @@ use libmimalloc_sys::{mi_collect, mi_option_set_default, mi_option_t, mi_registe
 
 use crate::sys::memory::on_refusal;
 
-/// `ENOMEM` and `EOVERFLOW` of errno.h: there is no memory for an allocation, or no address space is that large.
+/// `ENOMEM` and `EOVERFLOW` of errno.h: there is no memory for an allocation, or no address space is that
+/// large.
 #[cfg(unix)]
 const REFUSALS: [c_int; 2] =
     [rustix::io::Errno::NOMEM.raw_os_error(), rustix::io::Errno::OVERFLOW.raw_os_error()];
 #[cfg(not(unix))]
 const REFUSALS: [c_int; 2] = [12, 132];
 
-/// `mi_option_purge_delay`: milliseconds before freed memory is returned. `libmimalloc-sys` has no name for it.
+/// `mi_option_purge_delay`: milliseconds before freed memory is returned. `libmimalloc-sys` has no name for
+/// it.
 const PURGE_DELAY: mi_option_t = 15;
 
-/// Whether this is the program's allocator, whose settings are for this crate to choose: not in a program that uses the library.
+/// Whether this is the program's allocator, whose settings are for this crate to choose: not in a program
+/// that uses the library.
 static IS_CONFIGURED: AtomicBool = AtomicBool::new(false);
 
-/// Keeps freed memory for 250 ms, so that the next operation of the same size reuses it, if mimalloc is the allocator of the program.
-/// What a program that uses the library sets, and `MIMALLOC_PURGE_DELAY` in the environment, take precedence.
+/// Keeps freed memory for 250 ms, so that the next operation of the same size reuses it, if mimalloc is the
+/// allocator of the program. What a program that uses the library sets, and `MIMALLOC_PURGE_DELAY` in the
+/// environment, take precedence.
 ///
-/// The default of 10 ms is shorter than one large GEMM: the memory of most results would be requested again, page by
-/// page and zeroed, which takes 4 to 8 % of a run. With 500 ms, memory begins to grow with the input (`scripts/check/scale.py
-/// --formats parquet`).
+/// The default of 10 ms is shorter than one large GEMM: the memory of most results would be requested again,
+/// page by page and zeroed, which takes 4 to 8 % of a run. With 500 ms, memory begins to grow with the input
+/// (`scripts/check/scale.py --formats parquet`).
 pub fn keep_freed_memory() {
     set(PURGE_DELAY, 250);
 }
 
-/// Returns the memory that loading has freed to the system: an idle thread returns none, so that each of several processes with one
-/// model would keep some megabytes. From now on it is returned after 10 ms, the default.
+/// Returns the memory that loading has freed to the system: an idle thread returns none, so that each of
+/// several processes with one model would keep some megabytes. From now on it is returned after 10 ms, the
+/// default.
 pub fn return_freed_memory() {
     if !IS_CONFIGURED.load(Ordering::Relaxed) {
         return;
@@ -44,12 +50,14 @@ pub fn return_freed_memory() {
     set(PURGE_DELAY, 10);
 }
 
-/// Settings for the start of the process and for loading a model: freed memory is returned at once until [`return_freed_memory`] is
-/// called, no huge pages, one arena of the C library, and a message where the system refuses memory.
+/// Settings for the start of the process and for loading a model: freed memory is returned at once until
+/// [`return_freed_memory`] is called, no huge pages, one arena of the C library, and a message where the
+/// system refuses memory.
 ///
-/// Each thread would fill many of its huge pages in part only: 10 to 30 MB in a process that encodes one text, and 11 MB with two workers
-/// and the sizes of all-MiniLM-L6-v2. Where a virtual machine has to get them from its host first, a run takes 10 to 20 ms more; what they save
-/// in address translation is below 0.5 %, and nothing with the sizes of BERT-base.
+/// Each thread would fill many of its huge pages in part only: 10 to 30 MB in a process that encodes one
+/// text, and 11 MB with two workers and the sizes of all-MiniLM-L6-v2. Where a virtual machine has to get
+/// them from its host first, a run takes 10 to 20 ms more; what they save in address translation is below 0.5
+/// %, and nothing with the sizes of BERT-base.
 ///
 /// Without this call, [`return_freed_memory`] does nothing.
 pub fn configure_at_start() {
@@ -61,20 +69,21 @@ pub fn configure_at_start() {
     use_one_c_arena();
 }
 
-/// Makes the allocator call [`on_refusal`] where it would return no memory: Rust would abort the process. May be called before `main`: it
-/// stores a pointer.
+/// Makes the allocator call [`on_refusal`] where it would return no memory: Rust would abort the process. May
+/// be called before `main`: it stores a pointer.
 pub fn report_refusals() {
     extern "C" fn on_error(code: c_int, _: *mut c_void) {
         if REFUSALS.contains(&code) {
             on_refusal();
         }
     }
-    // SAFETY: the function may be called at any time from any thread, and has no argument of its own to be valid.
+    // SAFETY: the function may be called at any time from any thread, and has no argument of its own to be
+    // valid.
     unsafe { mi_register_error(Some(on_error), ptr::null_mut()) };
 }
 
-/// Limits the arenas of glibc's malloc, from which C code allocates little, to one. Otherwise each thread reserves 64 MB of address
-/// space, which may be limited (`ulimit -v`).
+/// Limits the arenas of glibc's malloc, from which C code allocates little, to one. Otherwise each thread
+/// reserves 64 MB of address space, which may be limited (`ulimit -v`).
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 fn use_one_c_arena() {
     use std::ffi::c_int;
@@ -83,7 +92,8 @@ fn use_one_c_arena() {
     unsafe extern "C" {
         fn mallopt(parameter: c_int, value: c_int) -> c_int;
     }
-    // SAFETY: glibc has this function with this signature and parameter (mallopt(3)), and it locks what it changes.
+    // SAFETY: glibc has this function with this signature and parameter (mallopt(3)), and it locks what it
+    // changes.
     unsafe { mallopt(ARENA_MAX, 1) };
 }
 
@@ -100,7 +110,7 @@ fn disallow_huge_pages() {
 fn disallow_huge_pages() {}
 
 fn set(option: mi_option_t, value: c_long) {
-    // SAFETY: the option exists in the version of mimalloc that is compiled in, and options may be set at any time
-    // from any thread.
+    // SAFETY: the option exists in the version of mimalloc that is compiled in, and options may be set at any
+    // time from any thread.
     unsafe { mi_option_set_default(option, value) }
 }

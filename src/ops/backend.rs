@@ -1,5 +1,5 @@
-//! The backend of an encoder: the device it runs on and the dtype it computes in. This is the only place that chooses a
-//! device.
+//! The backend of an encoder: the device it runs on and the dtype it computes in. This is the only place that
+//! chooses a device.
 
 use std::fmt;
 
@@ -14,10 +14,11 @@ use crate::named::Named;
 /// The device and compute dtype of an encoder. Its weights are loaded onto this device.
 #[derive(Debug, Clone)]
 pub enum Backend {
-    /// The CPU with the kernels of this crate. Weights are packed for this type of GEMM; hidden states are f32.
+    /// The CPU with the kernels of this crate. Weights are packed for this type of GEMM; hidden states are
+    /// f32.
     Cpu(GemmType),
-    /// A candle device: a GPU with CUDA kernels of this crate and candle's operations, or in tests the CPU with
-    /// candle's operations. Weights and hidden states have this dtype.
+    /// A candle device: a GPU with CUDA kernels of this crate and candle's operations, or in tests the CPU
+    /// with candle's operations. Weights and hidden states have this dtype.
     Device {
         /// The candle device.
         device: Device,
@@ -139,8 +140,8 @@ pub enum GpuUnavailable {
 }
 
 impl Backend {
-    /// The backends for a request: one per requested GPU, or one. With [`DeviceRequest::Auto`] in a build with CUDA,
-    /// the second value says why it is the CPU and not a GPU.
+    /// The backends for a request: one per requested GPU, or one. With [`DeviceRequest::Auto`] in a build
+    /// with CUDA, the second value says why it is the CPU and not a GPU.
     ///
     /// # Errors
     /// If a requested GPU is not available, or the device does not support the dtype.
@@ -212,8 +213,8 @@ impl Backend {
         }
     }
 
-    /// The CPU backend for what follows the encoder, such as a pooler: of the same type if this backend is the CPU,
-    /// else f32.
+    /// The CPU backend for what follows the encoder, such as a pooler: of the same type if this backend is
+    /// the CPU, else f32.
     pub fn cpu_companion(&self) -> Backend {
         Backend::Cpu(self.gemm_type())
     }
@@ -223,9 +224,9 @@ impl Backend {
         matches!(self, Backend::Device { device, .. } if !device.is_cpu())
     }
 
-    /// Whether every GEMM and the attention of an encoder run in CUDA kernels and cuBLASLt handles of this crate, of
-    /// which each thread has its own. candle's operations share one cuBLAS handle. `widths` are the inputs and outputs
-    /// of all linear layers.
+    /// Whether every GEMM and the attention of an encoder run in CUDA kernels and cuBLASLt handles of this
+    /// crate, of which each thread has its own. candle's operations share one cuBLAS handle. `widths` are the
+    /// inputs and outputs of all linear layers.
     pub fn has_kernels(&self, widths: &[usize], attention: &AttentionVariant) -> bool {
         match self {
             Backend::Cpu(_) => false,

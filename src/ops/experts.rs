@@ -1,5 +1,6 @@
-//! Routing of a mixture of experts (Shazeer et al. 2017, §2): which expert computes which tokens, and the weighted sum of their
-//! outputs. Experts add to a token in their own order, so that a sum does not depend on the other tokens of a batch.
+//! Routing of a mixture of experts (Shazeer et al. 2017, §2): which expert computes which tokens, and the
+//! weighted sum of their outputs. Experts add to a token in their own order, so that a sum does not depend on
+//! the other tokens of a batch.
 
 use candle_core::{Device, Result, Tensor};
 use rayon::prelude::*;
@@ -16,8 +17,9 @@ pub struct Route {
     pub weights: Vec<f32>,
 }
 
-/// Routes each token to the `chosen` experts with the largest logits, the earlier of two that are equal, with the softmax of all logits
-/// as weights, of those of a token with a sum of 1 if `normalize`. `logits` are `(T, experts)`; returns a route for each expert.
+/// Routes each token to the `chosen` experts with the largest logits, the earlier of two that are equal, with
+/// the softmax of all logits as weights, of those of a token with a sum of 1 if `normalize`. `logits` are
+/// `(T, experts)`; returns a route for each expert.
 ///
 /// # Errors
 /// If a token has fewer logits than `chosen`, or they cannot be copied from their device.
@@ -49,8 +51,9 @@ pub fn route(logits: &Tensor, chosen: usize, normalize: bool) -> Result<Vec<Rout
     Ok(routes)
 }
 
-/// For each of `tokens` the weighted sum of its experts' outputs, in the order of the experts, plus the `bias` `(H)`: `(T, H)`.
-/// `outputs` has the outputs of the experts that have tokens, one row for each row of their routes.
+/// For each of `tokens` the weighted sum of its experts' outputs, in the order of the experts, plus the
+/// `bias` `(H)`: `(T, H)`. `outputs` has the outputs of the experts that have tokens, one row for each row of
+/// their routes.
 ///
 /// # Errors
 /// If shapes or devices do not match.

@@ -27,8 +27,9 @@ pub struct FeedForwardLayers<L> {
     pub down: L,
 }
 
-/// `down(f(up(x))) + r`, or with a gate `down(f(gate(x)) ∘ up(x)) + r`, for `x` of `(T, inputs)` and an optional residual `r` of
-/// `(T, outputs)`; returns `(T, outputs)`. Packed layers compute some rows at a time, whose intermediate values stay in L2.
+/// `down(f(up(x))) + r`, or with a gate `down(f(gate(x)) ∘ up(x)) + r`, for `x` of `(T, inputs)` and an
+/// optional residual `r` of `(T, outputs)`; returns `(T, outputs)`. Packed layers compute some rows at a
+/// time, whose intermediate values stay in L2.
 ///
 /// # Errors
 /// If shapes or devices do not match.
@@ -86,8 +87,9 @@ fn packed(layers: FeedForwardLayers<&LinearWeights>) -> Option<FeedForwardLayers
 struct Intermediate {
     /// Those of the gate, a block of columns at a time.
     gate: Vec<f32>,
-    /// In f32: `(rows, intermediate)` with the stride [`row_stride`] if they are the left operand of the last layer, a block of columns at a
-    /// time if they are converted to it, and empty if the layers chain ([`PackedMatrix::chains_with`]).
+    /// In f32: `(rows, intermediate)` with the stride [`row_stride`] if they are the left operand of the last
+    /// layer, a block of columns at a time if they are converted to it, and empty if the layers chain
+    /// ([`PackedMatrix::chains_with`]).
     values: Vec<f32>,
     /// The left operand of the last layer, if it is not f32.
     lhs: LhsBuffer,
@@ -107,7 +109,8 @@ const ROWS_PER_TASK: usize = 256;
 /// Bytes of L2 for the intermediate values of a task of layers that do not chain.
 const INTERMEDIATE_BYTES: usize = 640 << 10;
 
-/// Rows of such a task. Where fewer stay in L2, reading the weights for each task takes longer than intermediate values from L3.
+/// Rows of such a task. Where fewer stay in L2, reading the weights for each task takes longer than
+/// intermediate values from L3.
 const MIN_ROWS_IN_L2: usize = 2 * TASK_ROWS;
 const ROWS_IN_L3: usize = 4 * TASK_ROWS;
 
@@ -240,8 +243,8 @@ impl Network<'_> {
     }
 }
 
-/// Panels of `up` whose values for `rows` rows are held at a time, at most `block_values` if one step of inputs is not more: each block of
-/// columns but the last can be converted to the left operand of `down`.
+/// Panels of `up` whose values for `rows` rows are held at a time, at most `block_values` if one step of
+/// inputs is not more: each block of columns but the last can be converted to the left operand of `down`.
 fn block_panels(up: &PackedMatrix, down: &PackedMatrix, rows: usize, block_values: usize) -> usize {
     let nr = up.columns(0..1).len();
     let step = down.lhs_step().div_ceil(nr);

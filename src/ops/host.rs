@@ -9,8 +9,8 @@ pub(super) fn is_host_f32(x: &Tensor) -> bool {
     x.device().is_cpu() && x.dtype() == DType::F32
 }
 
-/// The elements of a contiguous f32 tensor on the CPU. `G` is the read guard of the tensor's storage, whose type candle
-/// does not name.
+/// The elements of a contiguous f32 tensor on the CPU. `G` is the read guard of the tensor's storage, whose
+/// type candle does not name.
 struct HostSlice<G> {
     storage: G,
     range: Range<usize>,
@@ -27,7 +27,8 @@ impl<G: Deref<Target = Storage>> Deref for HostSlice<G> {
     }
 }
 
-/// The elements of a contiguous f32 tensor on the CPU. The result holds the read lock of the tensor's storage.
+/// The elements of a contiguous f32 tensor on the CPU. The result holds the read lock of the tensor's
+/// storage.
 ///
 /// # Errors
 /// If the tensor is not contiguous, not f32 or not on the CPU.

@@ -48,7 +48,8 @@ impl Matrix {
         }
     }
 
-    /// Packs a matrix of values of `significand_bits` bits that is read panel by panel ([`PackedMatrix::pack_with`]).
+    /// Packs a matrix of values of `significand_bits` bits that is read panel by panel
+    /// ([`PackedMatrix::pack_with`]).
     ///
     /// # Errors
     /// Those of `read`.
@@ -73,8 +74,8 @@ impl Matrix {
         self.packed().map(PackedMatrix::elements)
     }
 
-    /// A matrix of [`Matrix::pack_with`] with the same arguments, whose [`Matrix::packed_elements`] are `range` of `bytes`; `None` if
-    /// the range cannot be those.
+    /// A matrix of [`Matrix::pack_with`] with the same arguments, whose [`Matrix::packed_elements`] are
+    /// `range` of `bytes`; `None` if the range cannot be those.
     pub fn from_packed(
         shape: [usize; 2],
         gemm_type: GemmType,
@@ -127,8 +128,8 @@ impl LinearWeights {
         self.bias.as_ref()
     }
 
-    /// `f(x Wᵀ + b) + r` for `x` of `(T, inputs)` and an optional residual `r` of `(T, outputs)`; returns `(T,
-    /// outputs)`.
+    /// `f(x Wᵀ + b) + r` for `x` of `(T, inputs)` and an optional residual `r` of `(T, outputs)`; returns
+    /// `(T, outputs)`.
     ///
     /// # Errors
     /// If shapes or devices do not match.
@@ -155,8 +156,9 @@ impl LinearWeights {
         }
     }
 
-    /// Applies `reduce` to `x Wᵀ + b` for `x` of `(T, inputs)` in blocks of columns: to the index of a block's first column, and its
-    /// values of `(T, columns)`. Each thread holds one block at a time. Returns the results in the order of the columns.
+    /// Applies `reduce` to `x Wᵀ + b` for `x` of `(T, inputs)` in blocks of columns: to the index of a
+    /// block's first column, and its values of `(T, columns)`. Each thread holds one block at a time. Returns
+    /// the results in the order of the columns.
     ///
     /// # Errors
     /// If shapes or devices do not match.
@@ -194,8 +196,8 @@ impl LinearWeights {
         })
     }
 
-    /// The outputs `(T, outputs)` of several layers for the same `x` of `(T, inputs)`, which is converted to the
-    /// operand format once.
+    /// The outputs `(T, outputs)` of several layers for the same `x` of `(T, inputs)`, which is converted to
+    /// the operand format once.
     ///
     /// # Errors
     /// If shapes or devices do not match.
@@ -273,9 +275,9 @@ pub fn launch<'a>(y: &'a Tensor, activation: Activation, residual: Option<&'a Te
     })
 }
 
-/// A linear layer in plain candle operations: `x` is `(T, inputs)`, `weight` `(outputs, inputs)`, `bias` `(outputs)`,
-/// `residual` `(T, outputs)`; returns `(T, outputs)`. f32 on the CPU is accumulated in f64, so that a comparison with
-/// this reference shows only the rounding error of the other side.
+/// A linear layer in plain candle operations: `x` is `(T, inputs)`, `weight` `(outputs, inputs)`, `bias`
+/// `(outputs)`, `residual` `(T, outputs)`; returns `(T, outputs)`. f32 on the CPU is accumulated in f64, so
+/// that a comparison with this reference shows only the rounding error of the other side.
 pub fn reference(
     x: &Tensor,
     weight: &Tensor,
@@ -294,11 +296,12 @@ pub fn reference(
     }
 }
 
-/// Rows of a task are a multiple of this: of MR of the vector micro-kernel (12 or 6) and of the rows of a tile (16).
+/// Rows of a task are a multiple of this: of MR of the vector micro-kernel (12 or 6) and of the rows of a
+/// tile (16).
 pub(super) const TASK_ROWS: usize = 48;
 
-/// How the output of a layer is divided among threads: into blocks of rows and, if those are too few, of panels. Either
-/// way every output is computed from the same operands in the same order.
+/// How the output of a layer is divided among threads: into blocks of rows and, if those are too few, of
+/// panels. Either way every output is computed from the same operands in the same order.
 struct Tasks {
     rows: usize,
     panels: usize,
@@ -311,8 +314,8 @@ struct Tasks {
 impl Tasks {
     fn new(rows: usize, weight: &PackedMatrix) -> Self {
         let (panels, threads) = (weight.panels(), rayon::current_num_threads());
-        // Few rows are divided evenly among the threads, but not into fewer than `TASK_ROWS`: reading the weights again
-        // for each task would take longer.
+        // Few rows are divided evenly among the threads, but not into fewer than `TASK_ROWS`: reading the
+        // weights again for each task would take longer.
         let even = rows.div_ceil(threads).next_multiple_of(TASK_ROWS).max(TASK_ROWS);
         let rows_per_task = weight.mc().min(even);
         let row_tasks = rows.div_ceil(rows_per_task);
@@ -327,7 +330,8 @@ impl Tasks {
         self.rows.div_ceil(self.rows_per_task) * self.column_tasks
     }
 
-    /// The rows and panels of a task. No two tasks have a row and a panel in common, and all tasks cover all of them.
+    /// The rows and panels of a task. No two tasks have a row and a panel in common, and all tasks cover all
+    /// of them.
     fn get(&self, task: usize) -> (Range<usize>, Range<usize>) {
         let row = task / self.column_tasks * self.rows_per_task;
         let panel = task % self.column_tasks * self.panels_per_task;
@@ -340,8 +344,8 @@ pub(super) fn operand_rows<'a>(operand: &'a [f32], rows: &Range<usize>, outputs:
     if operand.is_empty() { operand } else { &operand[rows.start * outputs..rows.end * outputs] }
 }
 
-/// [`LinearWeights::forward`] for packed weights and a converted left operand: `f(x Wᵀ + b) ∘ g + r` with optional factors `g` of `(T,
-/// outputs)`; returns `(T, outputs)`.
+/// [`LinearWeights::forward`] for packed weights and a converted left operand: `f(x Wᵀ + b) ∘ g + r` with
+/// optional factors `g` of `(T, outputs)`; returns `(T, outputs)`.
 pub(super) fn forward_packed(
     x: Lhs,
     weight: &PackedMatrix,

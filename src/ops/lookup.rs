@@ -214,12 +214,12 @@ impl EmbeddingTable {
     }
 }
 
-/// The sum of embeddings `Σₖ tableₖ[indicesₖ[t]]` of every token `t`, followed by the norm if there is one. Each table
-/// comes with one index per token. Returns `(T, width)`.
+/// The sum of embeddings `Σₖ tableₖ[indicesₖ[t]]` of every token `t`, followed by the norm if there is one.
+/// Each table comes with one index per token. Returns `(T, width)`.
 ///
 /// # Errors
-/// If there is no table, the tables differ in width or in the number of indices, or an index is not below the rows of
-/// its table.
+/// If there is no table, the tables differ in width or in the number of indices, or an index is not below the
+/// rows of its table.
 pub fn lookup_sum(
     tables: &[(&EmbeddingTable, &[u32])],
     norm: Option<&NormWeights>,
@@ -274,11 +274,12 @@ fn check(tables: &[(&EmbeddingTable, &[u32])]) -> Result<(usize, usize)> {
     Ok((first.width, tokens))
 }
 
-/// The launch of [`lookup_sum`] on a GPU, for at most four tables of `(rows, width)` with indices of `(T)`: one block
-/// per token.
+/// The launch of [`lookup_sum`] on a GPU, for at most four tables of `(rows, width)` with indices of `(T)`:
+/// one block per token.
 ///
 /// # Errors
-/// If there is no table or more than four, shapes or dtypes do not match, or there is no kernel for the dtype.
+/// If there is no table or more than four, shapes or dtypes do not match, or there is no kernel for the
+/// dtype.
 pub fn launch<'a>(operands: &'a [(Tensor, Tensor)], norm: Option<&'a NormWeights>) -> Result<Launch<'a>> {
     const MAX_TABLES: usize = 4;
     let Some((table, indices)) = operands.first().filter(|_| operands.len() <= MAX_TABLES) else {

@@ -27,12 +27,12 @@ pub enum Pool {
     Pooler,
 }
 
-/// Pools every sequence: `(T, H)` → `(N, pools · H)` in f32, the vectors of all pooling modes concatenated. The first
-/// `prompt_tokens` tokens of each sequence are not pooled.
+/// Pools every sequence: `(T, H)` → `(N, pools · H)` in f32, the vectors of all pooling modes concatenated.
+/// The first `prompt_tokens` tokens of each sequence are not pooled.
 ///
 /// # Errors
-/// If `cu_seqlens` does not divide T tokens into sequences, a sequence is empty, or there is no sequence or no pooling
-/// mode.
+/// If `cu_seqlens` does not divide T tokens into sequences, a sequence is empty, or there is no sequence or
+/// no pooling mode.
 pub fn pool(hidden: &Tensor, cu_seqlens: &[usize], pools: &[Pool], prompt_tokens: usize) -> Result<Tensor> {
     if !hidden.device().is_cuda() {
         return reference(hidden, cu_seqlens, pools, prompt_tokens);
@@ -86,8 +86,8 @@ pub fn reference(
     Tensor::cat(&vectors, 0)
 }
 
-/// The sum of the rows of `(n, H)`, `(1, H)`, added up in their order: on the CPU by vectors, as candle's sum over the first
-/// dimension is a loop over single values.
+/// The sum of the rows of `(n, H)`, `(1, H)`, added up in their order: on the CPU by vectors, as candle's sum
+/// over the first dimension is a loop over single values.
 fn sum_rows(rows: &Tensor) -> Result<Tensor> {
     if !is_host_f32(rows) {
         return rows.sum_keepdim(0);
@@ -109,8 +109,8 @@ fn concatenate(pooled: &[Tensor]) -> Result<Tensor> {
 }
 
 impl Pool {
-    /// The token whose hidden state is the vector of a sequence, as a row of the batch: one of each sequence, `(N)`; `None` if several tokens
-    /// are pooled. No sequence is empty.
+    /// The token whose hidden state is the vector of a sequence, as a row of the batch: one of each sequence,
+    /// `(N)`; `None` if several tokens are pooled. No sequence is empty.
     pub fn tokens(self, cu_seqlens: &[usize]) -> Option<Vec<u32>> {
         let token = |bounds: &[usize]| match self {
             Pool::Cls | Pool::Pooler => Some(bounds[0] as u32),
@@ -120,8 +120,8 @@ impl Pool {
         cu_seqlens.windows(2).map(token).collect()
     }
 
-    /// The launch of this mode on a GPU, `(T, H)` → `(N, H)`, for `cu_seqlens` of `(N + 1)`: one block per sequence and
-    /// 128 columns.
+    /// The launch of this mode on a GPU, `(T, H)` → `(N, H)`, for `cu_seqlens` of `(N + 1)`: one block per
+    /// sequence and 128 columns.
     ///
     /// # Errors
     /// If `cu_seqlens` is not u32, or there is no kernel for the dtype.
@@ -176,8 +176,8 @@ impl Pool {
         }
     }
 
-    /// The vector of a sequence that has only prompt tokens, as sentence-transformers computes it. That happens if the
-    /// text merges with the prompt and the tokenizer adds no special tokens.
+    /// The vector of a sequence that has only prompt tokens, as sentence-transformers computes it. That
+    /// happens if the text merges with the prompt and the tokenizer adds no special tokens.
     fn pool_empty(self, sequence: &Tensor) -> Result<Tensor> {
         let first = sequence.narrow(0, 0, 1)?;
         match self {

@@ -1,5 +1,5 @@
-//! Rotary position embeddings: pairs of columns of every head are rotated by an angle proportional to the position (Su
-//! et al. 2021, equation 34).
+//! Rotary position embeddings: pairs of columns of every head are rotated by an angle proportional to the
+//! position (Su et al. 2021, equation 34).
 
 use candle_core::{CpuStorage, DType, InplaceOp1, Layout, Result, Tensor};
 use rayon::prelude::*;
@@ -16,17 +16,19 @@ pub struct Rotation {
     pub cos: Tensor,
     /// `(L, pairs)`.
     pub sin: Tensor,
-    /// Whether pair `i` is columns `2 i` and `2 i + 1` (interleaved), or else `i` and `i + pairs` (half-split, NeoX).
+    /// Whether pair `i` is columns `2 i` and `2 i + 1` (interleaved), or else `i` and `i + pairs`
+    /// (half-split, NeoX).
     pub interleaved: bool,
 }
 
 impl Rotation {
-    /// Rotates the first `2 · pairs` columns of every head of `x`, `(T, heads · head_dim)`. Token `t` has the position
-    /// `position_ids[t]`, below `L`. The result overwrites the storage of `x` where there is a kernel for it.
+    /// Rotates the first `2 · pairs` columns of every head of `x`, `(T, heads · head_dim)`. Token `t` has the
+    /// position `position_ids[t]`, below `L`. The result overwrites the storage of `x` where there is a
+    /// kernel for it.
     ///
     /// # Errors
-    /// If there is not one position per token, a position is not below `L`, the columns of `x` are not a multiple of
-    /// `head_dim`, `head_dim` is below `2 · pairs`, or cosines and sines differ in shape.
+    /// If there is not one position per token, a position is not below `L`, the columns of `x` are not a
+    /// multiple of `head_dim`, `head_dim` is below `2 · pairs`, or cosines and sines differ in shape.
     pub fn forward(&self, x: Tensor, position_ids: &[u32], head_dim: usize) -> Result<Tensor> {
         self.check(&x, position_ids, head_dim)?;
         if x.device().is_cuda() {

@@ -16,8 +16,8 @@ pub(super) trait Scratch: Default + 'static {
     const THREAD_LOCAL: &'static LocalKey<RefCell<Option<Box<Self>>>>;
 }
 
-/// Calls `f` with this thread's buffer, which holds the values of the last call. A nested call, as when rayon runs
-/// another task on this thread while a task waits, gets a buffer of its own.
+/// Calls `f` with this thread's buffer, which holds the values of the last call. A nested call, as when rayon
+/// runs another task on this thread while a task waits, gets a buffer of its own.
 pub(super) fn with_scratch<S: Scratch, T>(f: impl FnOnce(&mut S) -> T) -> T {
     let mut scratch = S::THREAD_LOCAL.take().unwrap_or_default();
     let result = f(&mut scratch);
@@ -25,8 +25,8 @@ pub(super) fn with_scratch<S: Scratch, T>(f: impl FnOnce(&mut S) -> T) -> T {
     result
 }
 
-/// The first `count` values of a buffer, which grows to hold them and never shrinks: for the next longer batch it would be zeroed again.
-/// The values are those of earlier calls.
+/// The first `count` values of a buffer, which grows to hold them and never shrinks: for the next longer
+/// batch it would be zeroed again. The values are those of earlier calls.
 pub(super) fn at_least(buffer: &mut Vec<f32>, count: usize) -> &mut [f32] {
     if buffer.len() < count {
         buffer.resize(count, 0.0);
@@ -59,8 +59,8 @@ pub(super) unsafe fn new_matrix(
     };
     let mut values = Vec::with_capacity(count);
     write(&OutputMatrix::uninit(values.spare_capacity_mut(), rows, columns));
-    // SAFETY: the capacity is at least `count`, and `write` has initialised the first `count` elements by the contract
-    // of this function.
+    // SAFETY: the capacity is at least `count`, and `write` has initialised the first `count` elements by the
+    // contract of this function.
     unsafe { values.set_len(count) };
     Ok(values)
 }

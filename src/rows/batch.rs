@@ -22,8 +22,8 @@ use super::field::FieldValue;
 use super::row::{Row, Span};
 use super::schema::OutputSchema;
 
-/// The Arrow schema of an output: `index`, `id` if rows have ids, `chunk`, `start` and `end` if rows are chunks,
-/// `tokens`, `truncated`, the kept columns, and those of the content.
+/// The Arrow schema of an output: `index`, `id` if rows have ids, `chunk`, `start` and `end` if rows are
+/// chunks, `tokens`, `truncated`, the kept columns, and those of the content.
 pub(crate) fn arrow_schema(schema: &OutputSchema) -> SchemaRef {
     let mut fields = vec![Field::new(INDEX, DataType::Int64, false)];
     fields.extend(schema.ids.as_ref().map(|id_type| Field::new(ID, id_type.data_type(), true)));
@@ -109,7 +109,8 @@ impl BatchBuilder {
         self.index.len()
     }
 
-    /// Approximate size of the rows in bytes. It depends on the rows only, so that it can decide where a batch ends.
+    /// Approximate size of the rows in bytes. It depends on the rows only, so that it can decide where a
+    /// batch ends.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }

@@ -44,8 +44,8 @@ pub enum ColumnType {
 }
 
 impl ColumnType {
-    /// The type of a column with these fields: their Arrow type if they all have the same one, otherwise the narrowest
-    /// JSON type.
+    /// The type of a column with these fields: their Arrow type if they all have the same one, otherwise the
+    /// narrowest JSON type.
     pub fn infer_from_fields<'a>(fields: impl Iterator<Item = &'a FieldValue> + Clone) -> ColumnType {
         let mut types = fields.clone().map(|field| match field {
             FieldValue::Arrow(array) => Some(array.data_type()),
@@ -98,8 +98,8 @@ impl ColumnType {
         }
     }
 
-    /// The type of the column in a format. Parquet has neither dates in milliseconds nor timestamps in seconds: it
-    /// stores days and milliseconds.
+    /// The type of the column in a format. Parquet has neither dates in milliseconds nor timestamps in
+    /// seconds: it stores days and milliseconds.
     pub fn for_format(self, format: OutputFormat) -> ColumnType {
         match self {
             ColumnType::Arrow(data_type) if format == OutputFormat::Parquet => {

@@ -1,5 +1,5 @@
-//! The content of a row beside its columns: a vector, a score, labels, entities, answers, tokens for masks, a sparse vector, or several
-//! vectors of different kinds.
+//! The content of a row beside its columns: a vector, a score, labels, entities, answers, tokens for masks, a
+//! sparse vector, or several vectors of different kinds.
 
 use anyhow::{Result, bail};
 use serde::{Deserialize, Serialize};

@@ -1,5 +1,6 @@
-//! The Arrow columns of the content of rows: `scale` and `embedding` or `embeddings`, `rank` and `score`, `labels`, `masks`, or
-//! `indices` and `values`; of several outputs, those of each. Those of entities and answers are in `span_columns`.
+//! The Arrow columns of the content of rows: `scale` and `embedding` or `embeddings`, `rank` and `score`,
+//! `labels`, `masks`, or `indices` and `values`; of several outputs, those of each. Those of entities and
+//! answers are in `span_columns`.
 
 use std::slice::IterMut;
 use std::sync::Arc;
@@ -18,8 +19,8 @@ use super::content::{Content, ContentType, LabelScore, TokenScore, VectorType, o
 use super::dtype::{OutputDtype, StoredVector, VectorValues};
 use super::span_columns;
 
-/// The fields of the content: vectors are a fixed-size list, or a list of those with one vector per token; labels are a list of
-/// structs, masks a list of such lists, sparse vectors two lists.
+/// The fields of the content: vectors are a fixed-size list, or a list of those with one vector per token;
+/// labels are a list of structs, masks a list of such lists, sparse vectors two lists.
 pub(crate) fn fields(content: &ContentType) -> Vec<Field> {
     let field = |name: &str, data_type| Field::new(name, data_type, false);
     match content {

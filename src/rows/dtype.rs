@@ -48,8 +48,8 @@ impl OutputDtype {
         }
     }
 
-    /// Converts the vectors of a row, `(N, dimensions)`, to this type. For `Int8` the row must be one vector, since it
-    /// has one scale.
+    /// Converts the vectors of a row, `(N, dimensions)`, to this type. For `Int8` the row must be one vector,
+    /// since it has one scale.
     pub fn quantize(self, values: Vec<f32>, dimensions: usize) -> StoredVector {
         match self {
             OutputDtype::F32 => StoredVector { values: VectorValues::F32(values), scale: None },
@@ -73,8 +73,8 @@ impl fmt::Display for OutputDtype {
     }
 }
 
-/// Symmetric quantization: scale = max|x| / 127 and q = round(x / scale), ties to even. A vector with NaN or infinite
-/// elements becomes zeros with a NaN scale.
+/// Symmetric quantization: scale = max|x| / 127 and q = round(x / scale), ties to even. A vector with NaN or
+/// infinite elements becomes zeros with a NaN scale.
 fn quantize_int8(values: &[f32]) -> StoredVector {
     let stored = |values, scale| StoredVector { values: VectorValues::Int8(values), scale: Some(scale) };
     if values.iter().any(|x| !x.is_finite()) {
@@ -89,7 +89,8 @@ fn quantize_int8(values: &[f32]) -> StoredVector {
     stored(values.iter().map(quantize).collect(), scale)
 }
 
-/// The signs of eight dimensions, the first in the most significant bit: `np.packbits(x > 0) - 128` as `int8`.
+/// The signs of eight dimensions, the first in the most significant bit: `np.packbits(x > 0) - 128` as
+/// `int8`.
 fn pack_signs(dimensions: &[f32]) -> i8 {
     let bits = dimensions.iter().enumerate().fold(0u8, |bits, (i, x)| bits | (u8::from(*x > 0.0) << (7 - i)));
     (bits ^ 0x80) as i8
@@ -100,7 +101,8 @@ fn pack_signs(dimensions: &[f32]) -> i8 {
 pub struct StoredVector {
     /// The stored elements.
     pub values: VectorValues,
-    /// For `int8`, the factor of its elements: x ≈ scale · q. NaN where the vector had NaN or infinite elements.
+    /// For `int8`, the factor of its elements: x ≈ scale · q. NaN where the vector had NaN or infinite
+    /// elements.
     pub scale: Option<f32>,
 }
 

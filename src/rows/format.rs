@@ -19,7 +19,8 @@ pub enum OutputFormat {
     Parquet,
     /// An Arrow IPC file; an Arrow IPC stream on standard output, pipes and devices.
     Arrow,
-    /// A safetensors file with a tensor `embeddings` `(N, D)`, and tensors that locate the chunks if rows are chunks.
+    /// A safetensors file with a tensor `embeddings` `(N, D)`, and tensors that locate the chunks if rows are
+    /// chunks.
     Safetensors,
 }
 

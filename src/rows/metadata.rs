@@ -105,8 +105,8 @@ impl Key {
 /// The prefix of the keys in the metadata of Arrow and Parquet files.
 const ARROW_PREFIX: &str = "sconce.";
 
-/// How the rows of a file were made, as key-value pairs: model, revision, pooling, prompt and so on. A file of another release may have
-/// keys that are none of [`Key`].
+/// How the rows of a file were made, as key-value pairs: model, revision, pooling, prompt and so on. A file
+/// of another release may have keys that are none of [`Key`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct FileMetadata(BTreeMap<String, String>);

@@ -1,8 +1,8 @@
-//! What a row is: its content, the columns beside it and their names, the values of kept columns, and what all rows of a file have in
-//! common.
+//! What a row is: its content, the columns beside it and their names, the values of kept columns, and what
+//! all rows of a file have in common.
 //!
-//! To add a column: see CONTRIBUTING.md. To add a content: a variant of [`Content`] and of [`ContentType`], for which the compiler asks
-//! each format for its columns.
+//! To add a column: see CONTRIBUTING.md. To add a content: a variant of [`Content`] and of [`ContentType`],
+//! for which the compiler asks each format for its columns.
 
 mod batch;
 mod column_type;

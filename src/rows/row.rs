@@ -14,7 +14,8 @@ pub struct Row<'a> {
     pub index: u64,
     /// The record's id: a string or an integer.
     pub id: Option<&'a Value>,
-    /// The chunk that the row is of; present where [`OutputSchema::chunks`](super::OutputSchema::chunks) is set.
+    /// The chunk that the row is of; present where [`OutputSchema::chunks`](super::OutputSchema::chunks) is
+    /// set.
     pub chunk: Option<Span>,
     /// Number of encoded tokens, including special tokens.
     pub tokens: usize,

@@ -1,4 +1,5 @@
-//! The approximate size of rows in record batches: what [`BatchBuilder`](super::BatchBuilder) counts for the same rows, computed by columns.
+//! The approximate size of rows in record batches: what [`BatchBuilder`](super::BatchBuilder) counts for the
+//! same rows, computed by columns.
 
 use anyhow::Result;
 use arrow_array::cast::AsArray;

@@ -16,7 +16,8 @@ pub struct OutputSchema {
     pub content: ContentType,
     /// Whether a row is a chunk of a text.
     pub chunks: bool,
-    /// Type of the `id` column; `None` where no row has an id. Formats without column types write an id as it is.
+    /// Type of the `id` column; `None` where no row has an id. Formats without column types write an id as it
+    /// is.
     pub ids: Option<ColumnType>,
     /// Columns copied from the input.
     pub kept: Vec<KeptColumn>,

@@ -1,4 +1,5 @@
-//! The Arrow columns of rows with spans of a text: `entities`, or `answers` and `no_answer`. Spans are a list of structs.
+//! The Arrow columns of rows with spans of a text: `entities`, or `answers` and `no_answer`. Spans are a list
+//! of structs.
 
 use anyhow::Result;
 use arrow_array::builder::Float32Builder;

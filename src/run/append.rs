@@ -1,4 +1,5 @@
-//! `embed --append`: rows of new records are written to a file of their own, which is joined with the output at the end.
+//! `embed --append`: rows of new records are written to a file of their own, which is joined with the output
+//! at the end.
 
 use std::path::{Path, PathBuf};
 
@@ -51,8 +52,8 @@ impl Appended {
         options.append = Some(Append { file: Some(self.file.clone()) });
     }
 
-    /// Joins the output and the new rows, and removes the file of the new rows. If the process is killed before, the next run with
-    /// `--resume` does it.
+    /// Joins the output and the new rows, and removes the file of the new rows. If the process is killed
+    /// before, the next run with `--resume` does it.
     pub(super) fn finish(self, options: &RecordOptions) -> Result<()> {
         let mut records = 0;
         for_each_record_hash(&self.added, options.format, |_, _| {
@@ -72,7 +73,8 @@ impl Appended {
     }
 }
 
-/// Checks that a file of new rows, if there is one, is that of an earlier run that was killed before it appended them.
+/// Checks that a file of new rows, if there is one, is that of an earlier run that was killed before it
+/// appended them.
 fn check_is_added(added: &Path) -> Result<()> {
     let refuse = |reason: String| {
         anyhow!(

@@ -27,7 +27,8 @@ pub fn classify(options: &TaskOptions<BestOptions>) -> Result<ExitStatus> {
     run_best(options, HeadKind::SequenceClassification, Classifier::new, Classifier::function)
 }
 
-/// Runs a command that writes the best of what a head scores: `new` makes its task, and `function` is that of the scores.
+/// Runs a command that writes the best of what a head scores: `new` makes its task, and `function` is that of
+/// the scores.
 pub(super) fn run_best<T: ModelTask>(
     options: &TaskOptions<BestOptions>,
     head: HeadKind,

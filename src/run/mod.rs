@@ -1,5 +1,5 @@
-//! One file per subcommand: prepare, run, report. `records`: what the commands share that turn records into rows. `query_texts`:
-//! the queries of `search` and `rerank`.
+//! One file per subcommand: prepare, run, report. `records`: what the commands share that turn records into
+//! rows. `query_texts`: the queries of `search` and `rerank`.
 
 pub mod answer;
 mod append;

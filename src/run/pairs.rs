@@ -84,8 +84,8 @@ pub fn pairs(options: &PairsOptions) -> Result<()> {
     }
 }
 
-/// Calls `scan` with a first row, a scorer of the rows from there on and those that have no vector, until all rows of the file have been
-/// queries.
+/// Calls `scan` with a first row, a scorer of the rows from there on and those that have no vector, until all
+/// rows of the file have been queries.
 fn for_each_query_block(
     options: &PairsOptions,
     file: &VectorFile,
@@ -115,8 +115,8 @@ fn for_each_query_block(
     Ok(())
 }
 
-/// The best pairs, as sentence-transformers' `paraphrase_mining` defines them: of the `top_k` nearest neighbours of each row, the
-/// `max_pairs` best pairs.
+/// The best pairs, as sentence-transformers' `paraphrase_mining` defines them: of the `top_k` nearest
+/// neighbours of each row, the `max_pairs` best pairs.
 fn top_pairs(options: &PairsOptions, file: &VectorFile, top_k: usize, max_pairs: usize) -> Result<Vec<Pair>> {
     let mut pairs = TopPairs::new(max_pairs);
     let mut full_rows = 0;
@@ -178,7 +178,8 @@ struct Rows<'a> {
 }
 
 impl Rows<'_> {
-    /// Writes rows: each with its own values and the rows of the file whose kept columns follow, column by column.
+    /// Writes rows: each with its own values and the rows of the file whose kept columns follow, column by
+    /// column.
     fn write<const N: usize>(&mut self, rows: Vec<(Vec<FieldValue>, [usize; N])>) -> Result<()> {
         let mut wanted: Vec<usize> = rows.iter().flat_map(|(_, named)| *named).collect();
         wanted.sort_unstable();

@@ -20,7 +20,8 @@ pub(super) struct QueryTexts {
 }
 
 impl QueryTexts {
-    /// Reads all texts of the files of `--queries`. `field_option` is the name of the option for the field of their text.
+    /// Reads all texts of the files of `--queries`. `field_option` is the name of the option for the field of
+    /// their text.
     pub(super) fn read(sources: &[Source], fields: &Fields, field_option: &str) -> Result<Self> {
         Self::read_all(sources, fields).map_err(|error| {
             let message = format!("{error:#}").replace("--input", "--queries");
@@ -46,7 +47,8 @@ impl QueryTexts {
     }
 }
 
-/// The error of texts that cannot be encoded: `describe` makes a sentence of the index of the first one and the reason.
+/// The error of texts that cannot be encoded: `describe` makes a sentence of the index of the first one and
+/// the reason.
 pub(super) fn of_text(error: Error, describe: impl FnOnce(usize, String) -> String) -> Error {
     match error.downcast::<TextError>() {
         Ok(TextError { index, reason, .. }) => Error::msg(describe(index, reason)),

@@ -26,7 +26,8 @@ pub struct RerankOptions {
     pub prompt: Option<PromptChoice>,
     /// How texts are scored.
     pub scores: ScoreOptions,
-    /// Sort the rows of each query by their scores and write only this many of the best. `None`: in the order of the input.
+    /// Sort the rows of each query by their scores and write only this many of the best. `None`: in the order
+    /// of the input.
     pub top_k: Option<usize>,
 }
 
@@ -46,7 +47,8 @@ const QUERY_COLUMNS: [&str; 2] = [QUERY, QUERY_ID];
 /// Runs `sconce rerank`.
 ///
 /// # Errors
-/// If the input, the queries, the model or the output fails. [`crate::job::Interrupted`] if the user interrupts the run.
+/// If the input, the queries, the model or the output fails. [`crate::job::Interrupted`] if the user
+/// interrupts the run.
 pub fn rerank(options: &RerankOptions) -> Result<ExitStatus> {
     let RerankOptions { records, scores, top_k, .. } = options;
     let queries = read_queries(options)?;

@@ -158,7 +158,8 @@ impl Service {
         self.respond(admitted, job, |texts| Ok(tei::embed_sparse_answer(&texts.sparse()))).await
     }
 
-    /// `always_list`: whether the labels of a text that was not sent in a list are a list with one element, too.
+    /// `always_list`: whether the labels of a text that was not sent in a list are a list with one element,
+    /// too.
     async fn answer_predict(
         &self,
         admitted: &mut Admitted,
@@ -198,7 +199,8 @@ impl Service {
                 _ => tei::DefaultTask::Embed,
             },
         };
-        // The clients of Hugging Face, which ask at `/`, read the labels of the first text from a list of texts.
+        // The clients of Hugging Face, which ask at `/`, read the labels of the first text from a list of
+        // texts.
         let always_list = request.route.path == "/";
         match self.parse(&request.body, move |body| tei::root(body, task, max)).await? {
             tei::RootCall::Embed(call) => self.answer_embed(admitted, call).await,

@@ -280,8 +280,8 @@ impl App {
     }
 }
 
-/// Whether a request comes from a page of another origin than the server. A name other than `localhost` is always foreign: a page may make
-/// its own name resolve to the address of the server (DNS rebinding).
+/// Whether a request comes from a page of another origin than the server. A name other than `localhost` is
+/// always foreign: a page may make its own name resolve to the address of the server (DNS rebinding).
 fn is_foreign(headers: &HeaderMap) -> bool {
     let Some(origin) = headers.get(header::ORIGIN) else { return false };
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();

@@ -1,4 +1,5 @@
-//! HTTP/1.1 on one thread: the head of a request, its body, and the head of its answer. What takes time runs on the workers of the queue.
+//! HTTP/1.1 on one thread: the head of a request, its body, and the head of its answer. What takes time runs
+//! on the workers of the queue.
 
 use std::convert::Infallible;
 use std::mem;
@@ -51,7 +52,8 @@ impl Http {
         Ok(Http { runtime, signals })
     }
 
-    /// Answers requests until the process is told to stop, and then those that were admitted, for `shutdown_timeout` at most.
+    /// Answers requests until the process is told to stop, and then those that were admitted, for
+    /// `shutdown_timeout` at most.
     pub(super) fn serve(self, listener: Listener, app: &Arc<App>, shutdown_timeout: Duration) -> Result<()> {
         let Http { runtime, mut signals } = self;
         runtime.block_on(async {

@@ -48,7 +48,8 @@ pub(super) trait ServedTask: Send + Sync {
     /// The limits and the memory of its batches.
     fn workload(&self, batch_tokens: Option<usize>) -> Workload;
 
-    /// Bytes of what a row holds, or of what it holds for one token or mask if it grows with those of its text.
+    /// Bytes of what a row holds, or of what it holds for one token or mask if it grows with those of its
+    /// text.
     fn row_bytes(&self) -> usize;
 
     /// The task for the queue, with the tokens of its forward passes and the cost of a token.
@@ -118,7 +119,8 @@ impl Kind {
         }
     }
 
-    /// The task with those options of a request, which it takes, that are no options of rows. `None`: as it was loaded.
+    /// The task with those options of a request, which it takes, that are no options of rows. `None`: as it
+    /// was loaded.
     pub(super) fn task_with(
         &self,
         options: &mut TaskRouteOptions,

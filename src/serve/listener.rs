@@ -31,7 +31,8 @@ use tokio_rustls::TlsAcceptor;
 
 /// Maximum open connections. Others wait until one is closed.
 const MAX_CONNECTIONS: usize = 8192;
-/// How long nothing is accepted after the system has refused a connection, for example because of the limit of open files.
+/// How long nothing is accepted after the system has refused a connection, for example because of the limit
+/// of open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Maximum time of a TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -97,7 +98,8 @@ pub(super) struct Accepted {
 }
 
 impl Accepted {
-    /// The connection after its handshake, with its place among the open ones. `None`: the client does not speak TLS.
+    /// The connection after its handshake, with its place among the open ones. `None`: the client does not
+    /// speak TLS.
     pub(super) async fn established(self) -> Option<(Box<dyn Stream>, OwnedSemaphorePermit)> {
         let Accepted { stream, tls, permit } = self;
         let stream = match tls {

@@ -1,5 +1,5 @@
-//! The HTTP server: requests in, rows of the engine out. Clients of text-embeddings-inference, OpenAI, Cohere, Jina and Ollama get
-//! the answers that they expect.
+//! The HTTP server: requests in, rows of the engine out. Clients of text-embeddings-inference, OpenAI,
+//! Cohere, Jina and Ollama get the answers that they expect.
 //!
 //! ```text
 //! connection ──► head ──► body ──► call ──► job ──► queue ──► body ──► head ──► connection
@@ -8,8 +8,10 @@
 //!
 //! * `schema`: requests and answers as bytes, without HTTP and models.
 //! * `models`: what is served, each of a `kind`. `service`: from a call to the rows of its texts.
-//! * `route`: paths, which `openapi` describes. `answer`: what a route does. `admission`: limits of requests and their memory.
-//! * `listener`: sockets and TLS. `http`: connections, on one thread. `app`: what they share. `stop`: signals.
+//! * `route`: paths, which `openapi` describes. `answer`: what a route does. `admission`: limits of requests
+//!   and their memory.
+//! * `listener`: sockets and TLS. `http`: connections, on one thread. `app`: what they share. `stop`:
+//!   signals.
 //! * `sent`: answers on their way to clients, which may not read them.
 //! * `metrics`, `log`: counters of requests, and lines about them.
 

@@ -200,7 +200,8 @@ fn facts(loaded: &Loaded) -> Facts {
 /// Maximum time of the measurement, which also warms up.
 const WARM_UP_SECONDS: f64 = 0.25;
 
-/// Tokens that this thread, alone, encodes in a second. The text of the measurement has the mask token, which may be empty.
+/// Tokens that this thread, alone, encodes in a second. The text of the measurement has the mask token, which
+/// may be empty.
 fn measure(task: &dyn QueuedTask, mask: &str) -> Result<f64> {
     let text = format!("{mask} {}", "A lamp burns in the window of the house by the sea. ".repeat(6));
     let input = TaskInput { query: Some("lamp"), ..TaskInput::new(&text) };
@@ -246,8 +247,8 @@ impl Models {
         Ok(Models { all })
     }
 
-    /// The model that a request names, or the first with the capability. Reranking is the task of cross-encoders where there are some:
-    /// an embedding model reranks only if it is named.
+    /// The model that a request names, or the first with the capability. Reranking is the task of
+    /// cross-encoders where there are some: an embedding model reranks only if it is named.
     pub(super) fn select(&self, name: Option<&str>, capability: Capability) -> Result<&Model, Fault> {
         let able: Vec<&Model> = self.all.iter().filter(|model| model.kind.has(capability)).collect();
         if let Some(named) = able.iter().find(|model| name.is_some_and(|name| model.is_named(name))) {

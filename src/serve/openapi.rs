@@ -1,5 +1,5 @@
-//! `/openapi.json`: what each route takes and answers. Requests and answers are in `schemas.json`; paths, methods and errors are those of
-//! the table of routes.
+//! `/openapi.json`: what each route takes and answers. Requests and answers are in `schemas.json`; paths,
+//! methods and errors are those of the table of routes.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;

@@ -106,7 +106,8 @@ impl Matched {
         all().find(|known| known.path == path && known.route != Route::OpenAiModel)
     }
 
-    /// The name of the model in the path, which may be percent-encoded: OpenAI's clients send the slash of a hub id as `%2F`.
+    /// The name of the model in the path, which may be percent-encoded: OpenAI's clients send the slash of a
+    /// hub id as `%2F`.
     pub(super) fn model(path: &str) -> Cow<'_, str> {
         let name = path.strip_prefix(MODEL).unwrap_or_default();
         percent_decode_str(name.strip_suffix('/').unwrap_or(name)).decode_utf8_lossy()
@@ -127,7 +128,8 @@ impl Matched {
         self.method == POST && self.route != Route::OllamaShow
     }
 
-    /// Whether the route has an answer without a key: health, and what clients of text-embeddings-inference ask for without one.
+    /// Whether the route has an answer without a key: health, and what clients of text-embeddings-inference
+    /// ask for without one.
     pub(super) fn is_open(&self) -> bool {
         matches!(self.route, Route::Ready | Route::Live | Route::Info)
     }

@@ -1,4 +1,5 @@
-//! What is sent: the body of an answer, which takes memory until its client has read it, and connections whose clients have to read.
+//! What is sent: the body of an answer, which takes memory until its client has read it, and connections
+//! whose clients have to read.
 
 use std::convert::Infallible;
 use std::io::{self, ErrorKind, IoSlice};

@@ -1,5 +1,5 @@
-//! From a call to an answer: which model, which texts with which choices, and what its rows are. It knows the calls of the schemas, but
-//! neither bodies nor HTTP.
+//! From a call to an answer: which model, which texts with which choices, and what its rows are. It knows the
+//! calls of the schemas, but neither bodies nor HTTP.
 //!
 //! `job`: the texts of a request. `texts`: what they have become.
 
@@ -208,7 +208,8 @@ impl Service {
         Err(Fault::new(FaultKind::Overloaded, message))
     }
 
-    /// Waits for the answer to a job. `body` makes the body on a worker. A caller that stops waiting leaves the queue.
+    /// Waits for the answer to a job. `body` makes the body on a worker. A caller that stops waiting leaves
+    /// the queue.
     pub(super) async fn ask(
         &self,
         job: Job<'_>,

@@ -13,7 +13,8 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    /// Waits until the process is told to stop. While models are loaded, no request is admitted, and the process ends at once.
+    /// Waits until the process is told to stop. While models are loaded, no request is admitted, and the
+    /// process ends at once.
     pub(super) async fn requested(&mut self, app: &App) {
         let is_interrupt = self.next().await;
         if app.state() == State::Loading {

@@ -1,4 +1,5 @@
-//! The bytes of an output: standard output, a pipe or device, or a partial file that is renamed when it is complete.
+//! The bytes of an output: standard output, a pipe or device, or a partial file that is renamed when it is
+//! complete.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, BufWriter, ErrorKind, Read, Seek, SeekFrom, Write};
@@ -28,8 +29,8 @@ pub enum Access {
     Convert,
 }
 
-/// The open target of an output. A regular file is written to [`SidecarPaths::partial`] and renamed by one of the
-/// methods that take `self`; if those are not called, the partial file stays.
+/// The open target of an output. A regular file is written to [`SidecarPaths::partial`] and renamed by one of
+/// the methods that take `self`; if those are not called, the partial file stays.
 pub struct Destination {
     target: Target,
     sink: BufWriter<Sink>,
@@ -95,7 +96,8 @@ impl Destination {
         Ok(())
     }
 
-    /// Syncs the partial file and returns its length in bytes. Any other target is flushed, and the result is 0.
+    /// Syncs the partial file and returns its length in bytes. Any other target is flushed, and the result
+    /// is 0.
     pub fn checkpoint(&mut self) -> Result<u64> {
         let checkpoint = |sink: &mut BufWriter<Sink>| {
             sink.flush()?;
@@ -148,11 +150,12 @@ impl Destination {
         finish(&mut self.sink).map_err(|error| write_error(target, resumable, error))
     }
 
-    /// Calls `convert` with a reader of all bytes written and a writer of the final output, and commits that. The
-    /// access must be [`Access::Convert`].
+    /// Calls `convert` with a reader of all bytes written and a writer of the final output, and commits that.
+    /// The access must be [`Access::Convert`].
     ///
     /// # Errors
-    /// Those of `convert`, where an [`io::Error`] is a failed write; and if the final output cannot be written.
+    /// Those of `convert`, where an [`io::Error`] is a failed write; and if the final output cannot be
+    /// written.
     pub fn convert(
         mut self,
         convert: impl FnOnce(&mut dyn ReadSeek, &mut (dyn Write + Send)) -> Result<()>,
@@ -190,8 +193,8 @@ impl Destination {
     }
 }
 
-/// Creates the partial file, in place of an earlier one. That is not opened: it may belong to another user or have hard
-/// links.
+/// Creates the partial file, in place of an earlier one. That is not opened: it may belong to another user or
+/// have hard links.
 fn create_partial(target: &Target, sidecars: &SidecarPaths) -> Result<File> {
     refuse_non_file(&sidecars.partial, target)?;
     remove(&sidecars.partial)?;
@@ -199,8 +202,8 @@ fn create_partial(target: &Target, sidecars: &SidecarPaths) -> Result<File> {
     file.map_err(|error| write_error(target, true, error))
 }
 
-/// Opens the partial file of an interrupted run, verifies its durable rows, adds them to `hasher` and truncates the
-/// file after them.
+/// Opens the partial file of an interrupted run, verifies its durable rows, adds them to `hasher` and
+/// truncates the file after them.
 fn resume_partial(
     target: &Target,
     sidecars: &SidecarPaths,

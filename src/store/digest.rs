@@ -1,5 +1,5 @@
-//! SHA-256: the one digest of files, records and texts. It is in this room, and not lower, because all that use it may use the room, which
-//! needs only `sys`.
+//! SHA-256: the one digest of files, records and texts. It is in this room, and not lower, because all that
+//! use it may use the room, which needs only `sys`.
 
 use std::fmt;
 use std::io::{self, Read};

@@ -1,5 +1,5 @@
-//! Digests of large files that have not changed since an earlier run: hashing a model takes as long as embedding some hundred
-//! short texts.
+//! Digests of large files that have not changed since an earlier run: hashing a model takes as long as
+//! embedding some hundred short texts.
 
 use std::env;
 use std::fs::{self, Metadata};
@@ -14,14 +14,14 @@ use crate::sys::{environment, regular_file};
 
 /// Smaller files are hashed anew.
 const MIN_BYTES: u64 = 8 << 20;
-/// A file that changed this recently may change again without a new time of change: file systems store some times only to the
-/// second or two.
+/// A file that changed this recently may change again without a new time of change: file systems store some
+/// times only to the second or two.
 const SETTLED_AFTER: Duration = Duration::from_secs(3);
 /// Maximum size of an entry.
 const MAX_ENTRY_BYTES: u64 = 1 << 12;
 
-/// The directory of all caches: `SCONCE_CACHE`, or after the XDG Base Directory Specification; `None` where a file does not tell when it
-/// was changed.
+/// The directory of all caches: `SCONCE_CACHE`, or after the XDG Base Directory Specification; `None` where a
+/// file does not tell when it was changed.
 pub fn cache_directory() -> Option<PathBuf> {
     let given = environment::path("SCONCE_CACHE").filter(|_| cfg!(unix));
     if given.is_some() {
@@ -33,8 +33,8 @@ pub fn cache_directory() -> Option<PathBuf> {
     cache.filter(|_| cfg!(unix)).map(|cache| cache.join("sconce"))
 }
 
-/// The digest of a file: that of an earlier run if the file is the same and has not changed since. A cache that cannot be read or written is
-/// no error.
+/// The digest of a file: that of an earlier run if the file is the same and has not changed since. A cache
+/// that cannot be read or written is no error.
 pub fn sha256(path: &Path) -> io::Result<Digest> {
     digest(path, || Digest::of_reader(regular_file::open(path)?))
 }
@@ -69,8 +69,8 @@ fn digest_in(
     Ok(digest)
 }
 
-/// What changes with the content of a file: its device, inode, size and times. Programs can set the time of modification, but
-/// not that of the change (ctime).
+/// What changes with the content of a file: its device, inode, size and times. Programs can set the time of
+/// modification, but not that of the change (ctime).
 #[cfg(unix)]
 fn state(file: &Metadata) -> Option<String> {
     use std::os::unix::fs::MetadataExt;

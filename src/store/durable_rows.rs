@@ -1,4 +1,5 @@
-//! The rows of an interrupted run that are known to be on disk, and the digests that tell whether they still are what it wrote.
+//! The rows of an interrupted run that are known to be on disk, and the digests that tell whether they still
+//! are what it wrote.
 
 use std::io::{self, Read};
 use std::ops::Range;
@@ -9,8 +10,8 @@ use super::digest::{Digest, Hasher};
 
 /// Minimum size of a block in bytes; the last one may be smaller.
 const MIN_BLOCK_BYTES: u64 = 1 << 20;
-/// A block also covers at least 1/`BLOCK_FRACTION` of the file up to its end, so that the number of blocks grows with
-/// the logarithm of the file's length.
+/// A block also covers at least 1/`BLOCK_FRACTION` of the file up to its end, so that the number of blocks
+/// grows with the logarithm of the file's length.
 const BLOCK_FRACTION: u64 = 1024;
 
 /// The rows of an interrupted run that are known to be on disk, as the manifest records them.
@@ -20,12 +21,14 @@ pub struct DurableRows {
     pub rows: u64,
     /// Length in bytes of the partial file up to the end of those rows.
     pub bytes: u64,
-    /// Digests of those bytes; a resumed run verifies them. Empty in manifests of releases that had no digests.
+    /// Digests of those bytes; a resumed run verifies them. Empty in manifests of releases that had no
+    /// digests.
     #[serde(default)]
     pub blocks: Vec<HashedBlock>,
 }
 
-/// The digest of a range of the partial file that ends at a row boundary. It starts where the previous block ends.
+/// The digest of a range of the partial file that ends at a row boundary. It starts where the previous block
+/// ends.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HashedBlock {
     /// Number of rows in the file up to the end of the block.
@@ -89,9 +92,9 @@ impl BlockHasher {
         }
     }
 
-    /// Adds the bytes of an existing file up to the offset `length`, and verifies them against `blocks`; with no
-    /// blocks, nothing is verified. `reader` starts at the offset of the first block. Returns the first block that
-    /// differs.
+    /// Adds the bytes of an existing file up to the offset `length`, and verifies them against `blocks`; with
+    /// no blocks, nothing is verified. `reader` starts at the offset of the first block. Returns the first
+    /// block that differs.
     pub(super) fn add_verified(
         &mut self,
         mut reader: impl Read,

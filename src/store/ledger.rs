@@ -89,9 +89,9 @@ impl Ledger {
         )
     }
 
-    /// Opens a ledger at `path`. With `durable`, the length in bytes of an interrupted run's ledger, the file is
-    /// truncated to that and continued; otherwise an existing file is removed. A new file has the permissions of
-    /// `output`.
+    /// Opens a ledger at `path`. With `durable`, the length in bytes of an interrupted run's ledger, the file
+    /// is truncated to that and continued; otherwise an existing file is removed. A new file has the
+    /// permissions of `output`.
     pub fn open(path: &Path, output: &Path, durable: Option<u64>) -> Result<Self> {
         let bytes = durable.unwrap_or(0);
         if bytes == 0 {
@@ -137,8 +137,8 @@ impl Ledger {
         result.map_err(|error| self.error(error))
     }
 
-    /// Appends the entries of the ledger at `path` that are not in `seen`, to which it adds them. `read_line` reads its next line, and
-    /// returns false at the end.
+    /// Appends the entries of the ledger at `path` that are not in `seen`, to which it adds them. `read_line`
+    /// reads its next line, and returns false at the end.
     pub fn append(
         &mut self,
         path: &Path,

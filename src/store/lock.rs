@@ -47,8 +47,9 @@ impl UncheckedOutput {
     }
 }
 
-/// An exclusive lock on an output file and its sidecar files, released on drop. Standard output, pipes and devices are
-/// not locked. It is made by [`UncheckedOutput::check`], so that every output is compared with the files that are read.
+/// An exclusive lock on an output file and its sidecar files, released on drop. Standard output, pipes and
+/// devices are not locked. It is made by [`UncheckedOutput::check`], so that every output is compared with
+/// the files that are read.
 pub struct OutputLock {
     target: Target,
     sidecars: Option<SidecarPaths>,
@@ -73,7 +74,8 @@ impl OutputLock {
         &self.target
     }
 
-    /// The paths beside the output; `None` for standard output, a pipe or a device, to which nothing can be resumed.
+    /// The paths beside the output; `None` for standard output, a pipe or a device, to which nothing can be
+    /// resumed.
     pub fn sidecars(&self) -> Option<&SidecarPaths> {
         self.sidecars.as_ref()
     }
@@ -86,8 +88,8 @@ impl OutputLock {
 
 impl Drop for OutputLock {
     fn drop(&mut self) {
-        // Removed while it is still locked, so that a process that opened it in the meantime sees that its file is
-        // gone.
+        // Removed while it is still locked, so that a process that opened it in the meantime sees that its
+        // file is gone.
         if let Some(sidecars) = &self.sidecars {
             let _ = fs::remove_file(&sidecars.lock);
         }

@@ -1,5 +1,5 @@
-//! JSON files beside an output that are replaced atomically: the manifest of a run, and the metadata of an npy file. A
-//! checksum field detects changed files.
+//! JSON files beside an output that are replaced atomically: the manifest of a run, and the metadata of an
+//! npy file. A checksum field detects changed files.
 
 use std::ffi::OsString;
 use std::io::{self, ErrorKind, Write};
@@ -23,8 +23,8 @@ const CHECKSUM: &str = "checksum";
 /// Maximum size of a file, which may have a number for each record.
 const MAX_BYTES: u64 = 1 << 30;
 
-/// Writes a value to `path` durably and atomically, with the permissions of `output` if that exists. An object gets a
-/// checksum.
+/// Writes a value to `path` durably and atomically, with the permissions of `output` if that exists. An
+/// object gets a checksum.
 pub fn save<T: Serialize>(path: &Path, output: &Path, value: &T) -> Result<()> {
     let temporary = temporary_path(path);
     let mut value = serde_json::to_value(value)?;
@@ -70,7 +70,8 @@ fn load_with<T: DeserializeOwned>(
     }
 }
 
-/// Reads the metadata beside an npy file, which [`save`] wrote, or other software without a checksum; `None` if the file does not exist.
+/// Reads the metadata beside an npy file, which [`save`] wrote, or other software without a checksum; `None`
+/// if the file does not exist.
 pub fn load_metadata(path: &Path) -> Result<Option<Map<String, Value>>> {
     if !regular_file::has_dir_entry(path) {
         return Ok(None);
@@ -81,8 +82,8 @@ pub fn load_metadata(path: &Path) -> Result<Option<Map<String, Value>>> {
     })
 }
 
-/// Refuses to replace an existing file unless it is a JSON object with the field `field`, as every earlier version of
-/// the file is.
+/// Refuses to replace an existing file unless it is a JSON object with the field `field`, as every earlier
+/// version of the file is.
 pub fn check_replaceable(path: &Path, field: &str) -> Result<()> {
     if !regular_file::has_dir_entry(path) {
         return Ok(());

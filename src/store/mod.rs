@@ -1,4 +1,5 @@
-//! Durable files, whatever is in them: an output that appears complete or not at all, what is beside it, and what the caches hold.
+//! Durable files, whatever is in them: an output that appears complete or not at all, what is beside it, and
+//! what the caches hold.
 //!
 //! ```text
 //! bytes ──► Destination ──► .out.partial ──► out
@@ -7,13 +8,15 @@
 //!                           --resume
 //! ```
 //!
-//! An output is written atomically: its bytes go to a partial file beside it, and [`Destination::commit`] renames the complete file to its
-//! final name. A [`manifest`] saves which of them are on the disk ([`DurableRows`]), so that an interrupted run can be resumed. A [`Ledger`]
-//! lists the skipped, failed and truncated records. [`SidecarPaths`] names all of these files, and an [`OutputLock`] keeps two processes
-//! from writing the same ones. Standard output, pipes and devices are written to directly and cannot be resumed.
+//! An output is written atomically: its bytes go to a partial file beside it, and [`Destination::commit`]
+//! renames the complete file to its final name. A [`manifest`] saves which of them are on the disk
+//! ([`DurableRows`]), so that an interrupted run can be resumed. A [`Ledger`] lists the skipped, failed and
+//! truncated records. [`SidecarPaths`] names all of these files, and an [`OutputLock`] keeps two processes
+//! from writing the same ones. Standard output, pipes and devices are written to directly and cannot be
+//! resumed.
 //!
-//! Every file takes its name by a rename of `replace.rs`, every digest is a [`Digest`], and files that Sconce has made are opened by
-//! [`own_file`] only.
+//! Every file takes its name by a rename of `replace.rs`, every digest is a [`Digest`], and files that Sconce
+//! has made are opened by [`own_file`] only.
 
 mod destination;
 mod digest;

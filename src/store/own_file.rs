@@ -1,6 +1,7 @@
-//! Opens files that Sconce has made: caches, locks, partial rows, manifests. Others may be able to write to their directory, so that their
-//! name may be that of a link, a pipe or the file of somebody else. Such a file is neither followed, read nor written. Files of the user
-//! (inputs, models, outputs) are opened by [`regular_file`](crate::sys::regular_file).
+//! Opens files that Sconce has made: caches, locks, partial rows, manifests. Others may be able to write to
+//! their directory, so that their name may be that of a link, a pipe or the file of somebody else. Such a
+//! file is neither followed, read nor written. Files of the user (inputs, models, outputs) are opened by
+//! [`regular_file`](crate::sys::regular_file).
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -42,7 +43,8 @@ pub fn open_to_write(path: &Path) -> io::Result<File> {
     open_with(path, OpenOptions::new().read(true).write(true), Kind::Own)
 }
 
-/// Opens a file for reading and writing, and creates it with permissions `mode`, less the umask, if it does not exist.
+/// Opens a file for reading and writing, and creates it with permissions `mode`, less the umask, if it does
+/// not exist.
 ///
 /// # Errors
 /// As [`open`], and if it cannot be created.
@@ -143,8 +145,8 @@ fn check_kind(file: &Metadata, path: &Path, kind: Kind) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether a file belongs to this user, or to the one that new files of its directory belong to: file systems without owners, and those
-/// of other machines, may give all files to one user.
+/// Whether a file belongs to this user, or to the one that new files of its directory belong to: file systems
+/// without owners, and those of other machines, may give all files to one user.
 #[cfg(unix)]
 fn is_own(file: &Metadata, path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;

@@ -9,7 +9,8 @@ use super::target::parent_dir;
 use crate::error::UsageError;
 use crate::sys::regular_file::is_same_file;
 
-/// The files that a run reads. Opening an output takes them ([`UncheckedOutput::check`](super::UncheckedOutput::check), [`write`](super::write())).
+/// The files that a run reads. Opening an output takes them
+/// ([`UncheckedOutput::check`](super::UncheckedOutput::check), [`write`](super::write())).
 #[derive(Debug, Clone, Default)]
 pub struct ReadFiles {
     /// Files, with what they are.
@@ -62,7 +63,8 @@ impl ReadFiles {
         }
     }
 
-    /// Refuses an output, given by `option`, that would replace one of the files: as the output, its ledger or its metadata.
+    /// Refuses an output, given by `option`, that would replace one of the files: as the output, its ledger
+    /// or its metadata.
     ///
     /// # Errors
     /// If it would: a usage error.

@@ -1,5 +1,5 @@
-//! How a file takes the place of another: it is written beside it and renamed, so that at each moment a reader finds all of the old bytes or
-//! all of the new ones.
+//! How a file takes the place of another: it is written beside it and renamed, so that at each moment a
+//! reader finds all of the old bytes or all of the new ones.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
@@ -14,7 +14,8 @@ use super::target::{Target, parent_dir};
 /// The beginning of the names of temporary files.
 const TEMPORARY: &str = ".sconce-";
 
-/// What a crash of the machine may leave. A process that is killed leaves the old file or the new one in either case.
+/// What a crash of the machine may leave. A process that is killed leaves the old file or the new one in
+/// either case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Durability {
     /// The old file or the new one: file and directory are synced.
@@ -23,8 +24,8 @@ pub enum Durability {
     Unsynced,
 }
 
-/// Replaces whatever has this path by a file with permissions `mode`, less the umask, and the bytes that `write` writes. A link is replaced,
-/// not followed.
+/// Replaces whatever has this path by a file with permissions `mode`, less the umask, and the bytes that
+/// `write` writes. A link is replaced, not followed.
 pub(super) fn replace(
     path: &Path,
     mode: u32,
@@ -42,7 +43,8 @@ pub fn replace_cached(path: &Path, mode: u32, bytes: &[u8]) -> io::Result<()> {
     replace(path, mode, Durability::Unsynced, |file| file.write_all(bytes))
 }
 
-/// Creates a file beside `path` under a name that begins with `prefix`. It is removed on drop, unless it is [`put`] in its place.
+/// Creates a file beside `path` under a name that begins with `prefix`. It is removed on drop, unless it is
+/// [`put`] in its place.
 pub fn temporary_file(path: &Path, prefix: &str, mode: u32) -> io::Result<NamedTempFile> {
     tempfile::Builder::new().prefix(prefix).make_in(parent_dir(path), |path| own_file::create_new(path, mode))
 }
@@ -99,8 +101,9 @@ pub(super) fn refuse_non_file(path: &Path, target: &Target) -> Result<()> {
     Ok(())
 }
 
-/// The permissions of a new file beside `output`: those of `output`, plus read and write for its owner; default permissions where it does
-/// not exist. Sidecar files hold texts and vectors, too, so they are as private as the output.
+/// The permissions of a new file beside `output`: those of `output`, plus read and write for its owner;
+/// default permissions where it does not exist. Sidecar files hold texts and vectors, too, so they are as
+/// private as the output.
 pub(super) fn mode_beside(output: &Path) -> u32 {
     #[cfg(unix)]
     let mode = |metadata: fs::Metadata| {

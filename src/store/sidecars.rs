@@ -15,7 +15,8 @@ use super::write_error::write_error;
 /// What the name of a ledger has after that of the output.
 pub const LEDGER_SUFFIX: &str = ".ledger.jsonl";
 
-/// The paths of an output file and of the files beside it. Each field gives the path for the output `dir/vectors.npy`.
+/// The paths of an output file and of the files beside it. Each field gives the path for the output
+/// `dir/vectors.npy`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SidecarPaths {
     /// `dir/vectors.npy`: the output.
@@ -68,8 +69,9 @@ impl SidecarPaths {
         }))
     }
 
-    /// Whether the run of a complete manifest was killed after it had renamed the output to its final name: the partial
-    /// file is gone, and the output has the given length (if any) and was renamed after the manifest was written.
+    /// Whether the run of a complete manifest was killed after it had renamed the output to its final name:
+    /// the partial file is gone, and the output has the given length (if any) and was renamed after the
+    /// manifest was written.
     pub fn output_is_final(&self, length: Option<u64>) -> bool {
         let (Ok(output), Ok(manifest)) = (fs::metadata(&self.output), fs::metadata(&self.manifest)) else {
             return false;
@@ -78,7 +80,8 @@ impl SidecarPaths {
         output.is_file() && !self.partial.exists() && has_length && was_renamed_after(&output, &manifest)
     }
 
-    /// Removes the files of an unfinished run. The manifest is the first: it must not outlive the rows that it describes.
+    /// Removes the files of an unfinished run. The manifest is the first: it must not outlive the rows that
+    /// it describes.
     pub(super) fn remove_unfinished(&self) -> Result<()> {
         let SidecarPaths { partial, converted, manifest, ledger, .. } = self;
         [manifest, &temporary_path(manifest), ledger, converted, partial]
@@ -106,8 +109,8 @@ fn was_renamed_after(_: &fs::Metadata, _: &fs::Metadata) -> bool {
     true
 }
 
-/// The path of the regular file that a write to `path` creates or replaces: the target of a symbolic link, not the link. `None`
-/// for an existing pipe or device.
+/// The path of the regular file that a write to `path` creates or replaces: the target of a symbolic link,
+/// not the link. `None` for an existing pipe or device.
 pub fn regular_file(path: &Path) -> io::Result<Option<PathBuf>> {
     if path.as_os_str().as_encoded_bytes().ends_with(b"/") {
         return Err(ErrorKind::IsADirectory.into());

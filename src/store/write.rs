@@ -1,4 +1,5 @@
-//! Outputs that are written at once: a page on standard output, or a file, from complete bytes to its final name.
+//! Outputs that are written at once: a page on standard output, or a file, from complete bytes to its final
+//! name.
 
 use std::fs;
 use std::io::{self, Write};
@@ -13,12 +14,12 @@ use super::target::Target;
 use super::write_error::write_error;
 use crate::sys::stdout;
 
-/// Writes a complete output, given by `--output`. A regular file is written to a temporary file beside it, which is then renamed; a pipe
-/// or device is written to directly.
+/// Writes a complete output, given by `--output`. A regular file is written to a temporary file beside it,
+/// which is then renamed; a pipe or device is written to directly.
 ///
 /// # Errors
-/// If it is one of the files that the run reads, or cannot be written; [`ClosedPipe`](super::ClosedPipe) if it is a pipe whose reader closed
-/// it.
+/// If it is one of the files that the run reads, or cannot be written; [`ClosedPipe`](super::ClosedPipe) if
+/// it is a pipe whose reader closed it.
 pub fn write(target: &Target, bytes: &[u8], read: &ReadFiles) -> Result<()> {
     match target {
         Target::Stdout => print(bytes),
@@ -51,7 +52,8 @@ pub(super) fn check_stdout() -> Result<()> {
 /// Writes a page of text to standard output.
 ///
 /// # Errors
-/// If it is closed or cannot be written; [`ClosedPipe`](super::ClosedPipe) if it is a pipe whose reader closed it.
+/// If it is closed or cannot be written; [`ClosedPipe`](super::ClosedPipe) if it is a pipe whose reader
+/// closed it.
 pub fn print(page: &[u8]) -> Result<()> {
     print_with(|| io::stdout().write_all(page))
 }

@@ -12,8 +12,8 @@ use super::target::{Target, parent_dir};
 #[error("the output pipe was closed")]
 pub struct ClosedPipe;
 
-/// The message for a failed write to `target`; [`ClosedPipe`] for a broken pipe. `resumable` says whether --resume can
-/// continue the run afterwards.
+/// The message for a failed write to `target`; [`ClosedPipe`] for a broken pipe. `resumable` says whether
+/// --resume can continue the run afterwards.
 pub(super) fn write_error(target: &Target, resumable: bool, error: io::Error) -> anyhow::Error {
     match (error.kind(), target) {
         (ErrorKind::BrokenPipe, _) => anyhow::Error::new(ClosedPipe),

@@ -9,8 +9,8 @@ thread_local! {
     static IS_CATCHING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Calls `f` and returns its result, or `None` if it panicked. The message of a panic on this thread is not printed;
-/// the panic hook still runs for other threads.
+/// Calls `f` and returns its result, or `None` if it panicked. The message of a panic on this thread is not
+/// printed; the panic hook still runs for other threads.
 ///
 /// Values that `f` was changing when it panicked may be inconsistent: drop them.
 pub fn catch_panic<T>(f: impl FnOnce() -> T) -> Option<T> {

@@ -103,7 +103,8 @@ impl Console {
         }
     }
 
-    /// A progress bar over `total` bytes of input, or a spinner if the total is unknown. Hidden until [`Console::draw`].
+    /// A progress bar over `total` bytes of input, or a spinner if the total is unknown. Hidden until
+    /// [`Console::draw`].
     pub fn bar(&self, total: Option<u64>) -> ProgressBar {
         let bar = ProgressBar::with_draw_target(total, ProgressDrawTarget::hidden());
         // indicatif truncates `wide_msg` to the width of the terminal.
@@ -111,8 +112,8 @@ impl Console {
         bar.with_style(ProgressStyle::with_template(template).expect("the template is valid"))
     }
 
-    /// Redraws a progress bar with the message `work`, once the run is longer than [`QUIET_PERIOD`]. The most important
-    /// values come first, because narrow terminals cut the line.
+    /// Redraws a progress bar with the message `work`, once the run is longer than [`QUIET_PERIOD`]. The most
+    /// important values come first, because narrow terminals cut the line.
     pub fn draw(&self, bar: &ProgressBar, work: &str) {
         if !self.progress || bar.elapsed() < QUIET_PERIOD {
             return;

@@ -14,7 +14,8 @@ pub fn is_true(name: &str) -> bool {
     text(name).is_some_and(|value| is_true_value(&value))
 }
 
-/// Whether the network must not be used. As in huggingface_hub, the older variable counts if the other one is not set.
+/// Whether the network must not be used. As in huggingface_hub, the older variable counts if the other one is
+/// not set.
 pub fn is_offline() -> bool {
     let value = text("HF_HUB_OFFLINE").or_else(|| text("TRANSFORMERS_OFFLINE"));
     value.is_some_and(|value| is_true_value(&value))
@@ -25,8 +26,9 @@ pub fn is_true_value(value: &str) -> bool {
     ["1", "on", "yes", "true"].contains(&value.to_lowercase().as_str())
 }
 
-/// The path in a variable, unless it is empty. A `~` at its beginning and the variables in it are expanded as by `os.path.expanduser`
-/// and `os.path.expandvars` of Python, because no shell does that in a unit file or an `.env` file.
+/// The path in a variable, unless it is empty. A `~` at its beginning and the variables in it are expanded as
+/// by `os.path.expanduser` and `os.path.expandvars` of Python, because no shell does that in a unit file or
+/// an `.env` file.
 pub fn path(name: &str) -> Option<PathBuf> {
     let value = env::var_os(name).filter(|value| !value.is_empty())?;
     Some(match value.into_string() {
@@ -61,7 +63,8 @@ fn expand_home(path: &str, home_of: impl Fn(&str) -> Option<String>) -> String {
     }
 }
 
-/// Replaces `$NAME` and `${NAME}` by the values of variables; those that do not exist are unchanged, and values are not expanded again.
+/// Replaces `$NAME` and `${NAME}` by the values of variables; those that do not exist are unchanged, and
+/// values are not expanded again.
 fn expand_variables(path: &str, value_of: impl Fn(&str) -> Option<String>) -> String {
     let mut expanded = String::new();
     let mut rest = path;
@@ -89,8 +92,8 @@ fn expand_variables(path: &str, value_of: impl Fn(&str) -> Option<String>) -> St
 mod tests {
     use super::*;
 
-    /// The expected values are those of `os.path.expandvars(os.path.expanduser(path))` of Python 3.11 with HOME=/home/me/, A=x, B=$A,
-    /// EMPTY= and a user `you` with the home directory /srv/you.
+    /// The expected values are those of `os.path.expandvars(os.path.expanduser(path))` of Python 3.11 with
+    /// HOME=/home/me/, A=x, B=$A, EMPTY= and a user `you` with the home directory /srv/you.
     #[test]
     fn paths_are_expanded_as_by_python() {
         let home_of = |user: &str| match user {

@@ -2,8 +2,8 @@
 
 use anyhow::Result;
 
-/// Makes a write beyond the limit an error, [`FileTooLarge`](std::io::ErrorKind::FileTooLarge): by default the signal SIGXFSZ ends the
-/// process without a message.
+/// Makes a write beyond the limit an error, [`FileTooLarge`](std::io::ErrorKind::FileTooLarge): by default
+/// the signal SIGXFSZ ends the process without a message.
 pub fn report_size_limits() -> Result<()> {
     #[cfg(unix)]
     {

@@ -25,13 +25,14 @@ impl AsRef<[u8]> for MappedFile {
 }
 
 impl MappedFile {
-    /// Maps `file`, a regular file opened at `path`. Its bytes are valid as long as [`MappedFile::check_unchanged`] succeeds: call it
-    /// after each use.
+    /// Maps `file`, a regular file opened at `path`. Its bytes are valid as long as
+    /// [`MappedFile::check_unchanged`] succeeds: call it after each use.
     pub fn new(path: &Path, file: File) -> io::Result<Self> {
         let modified = file.metadata().and_then(|metadata| metadata.modified()).ok();
-        // SAFETY: `Mmap::map` requires an unchanged file. This process never writes to it; another one might. Then the map, which is
-        // read as bytes and numbers, of which every value is valid, has other values, and `check_unchanged`, called after each use,
-        // reports it; and if the file is truncated, an access past its end raises SIGBUS, which ends this process.
+        // SAFETY: `Mmap::map` requires an unchanged file. This process never writes to it; another one might.
+        // Then the map, which is read as bytes and numbers, of which every value is valid, has other values,
+        // and `check_unchanged`, called after each use, reports it; and if the file is truncated, an access
+        // past its end raises SIGBUS, which ends this process.
         let map = unsafe { Mmap::map(&file)? };
         Ok(MappedFile { path: path.to_owned(), file, map, modified })
     }
@@ -55,8 +56,8 @@ impl MappedFile {
         false
     }
 
-    /// Fails if the content of the opened file has changed. Another file renamed to its path is no change: the map still has
-    /// the old one.
+    /// Fails if the content of the opened file has changed. Another file renamed to its path is no change:
+    /// the map still has the old one.
     pub fn check_unchanged(&self) -> Result<()> {
         let shown = self.path.display();
         match self.file.metadata() {
@@ -69,7 +70,8 @@ impl MappedFile {
         }
     }
 
-    /// Fills `into` with the bytes from offset `start` on: reading once costs less than page faults in the map.
+    /// Fills `into` with the bytes from offset `start` on: reading once costs less than page faults in the
+    /// map.
     #[cfg(unix)]
     pub fn read(&self, start: usize, into: &mut [u8]) -> Result<()> {
         match std::os::unix::fs::FileExt::read_exact_at(&self.file, into, start as u64) {

@@ -14,8 +14,8 @@ pub fn current_memory() -> Option<u64> {
     bytes_of_field(&status()?, "VmRSS:")
 }
 
-/// The memory that the process may use in bytes: the limit of its control group, else that of the machine. `None` on systems without
-/// `/proc`.
+/// The memory that the process may use in bytes: the limit of its control group, else that of the machine.
+/// `None` on systems without `/proc`.
 pub fn memory_limit() -> Option<u64> {
     let machine = bytes_of_field(&fs::read_to_string("/proc/meminfo").ok()?, "MemTotal:")?;
     let of_group = |path: &str| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
@@ -37,7 +37,8 @@ pub fn is_free(bytes: usize) -> bool {
     is_free
 }
 
-/// Ends the process with a message, because the system refuses memory for an allocation. Returns inside [`is_free`].
+/// Ends the process with a message, because the system refuses memory for an allocation. Returns inside
+/// [`is_free`].
 pub fn on_refusal() {
     if !IS_PROBING.get() {
         let message = "sconce: error: out of memory: the system refuses more; raise the limit of the process (ulimit -v), or pass a \

@@ -1,5 +1,6 @@
-//! What touches the process and its operating system: panics, threads, memory figures, standard output and error, variables of the
-//! environment, the opening and mapping of files of the user. Every other module may use it; it uses none of them.
+//! What touches the process and its operating system: panics, threads, memory figures, standard output and
+//! error, variables of the environment, the opening and mapping of files of the user. Every other module may
+//! use it; it uses none of them.
 
 pub mod catch_panic;
 pub mod console;

@@ -1,5 +1,6 @@
-//! JSON files of a model, read as Python's `json` reads them: with NaN and infinite numbers and with halves of surrogate pairs, which
-//! other readers refuse. Of a key that an object has twice the last value counts. Errors name the file.
+//! JSON files of a model, read as Python's `json` reads them: with NaN and infinite numbers and with halves
+//! of surrogate pairs, which other readers refuse. Of a key that an object has twice the last value counts.
+//! Errors name the file.
 
 use std::path::Path;
 
@@ -8,11 +9,11 @@ use serde_json::{Map, Value};
 
 use super::regular_file;
 
-/// The key of an object that stands for a number that JSON has not, with its name as the value: `NaN`, `Infinity` or `-Infinity`. It is the
-/// one that `transformers` writes into a config.
+/// The key of an object that stands for a number that JSON has not, with its name as the value: `NaN`,
+/// `Infinity` or `-Infinity`. It is the one that `transformers` writes into a config.
 const NUMBER: &str = "__float__";
-/// The key of an object that stands for a string with halves of surrogate pairs, with their escapes as the value. Where a string is
-/// expected, the object is an error, because no text can have them.
+/// The key of an object that stands for a string with halves of surrogate pairs, with their escapes as the
+/// value. Where a string is expected, the object is an error, because no text can have them.
 const SURROGATES: &str = "__surrogates__";
 
 /// Reads a JSON file.
@@ -66,7 +67,8 @@ fn parse(bytes: &[u8]) -> Result<Value, String> {
     })
 }
 
-/// The JSON with objects in place of what only Python reads; `None` if it has nothing of the kind. Line breaks stay where they are.
+/// The JSON with objects in place of what only Python reads; `None` if it has nothing of the kind. Line
+/// breaks stay where they are.
 fn without_extensions(bytes: &[u8]) -> Option<Vec<u8>> {
     let mut json = Vec::with_capacity(bytes.len() + 64);
     let mut is_changed = false;
@@ -92,7 +94,8 @@ fn without_extensions(bytes: &[u8]) -> Option<Vec<u8>> {
     is_changed.then_some(json)
 }
 
-/// The name of a number that JSON has not: one that is named, or one that is too large, which Python reads as infinite.
+/// The name of a number that JSON has not: one that is named, or one that is too large, which Python reads as
+/// infinite.
 fn extended_number(token: &[u8]) -> Option<&'static str> {
     match token {
         b"NaN" => Some("NaN"),
@@ -120,8 +123,8 @@ fn string_length(json: &[u8]) -> usize {
     json.len()
 }
 
-/// A string that has halves of surrogate pairs: an object in its place, or a key with the replacement character for each of them. `None`
-/// for any other string.
+/// A string that has halves of surrogate pairs: an object in its place, or a key with the replacement
+/// character for each of them. `None` for any other string.
 fn without_surrogates(string: &[u8], is_key: impl Fn() -> bool) -> Option<Vec<u8>> {
     let unit = |i: usize| -> Option<u16> {
         let digits = string.get(i..i + 6)?.strip_prefix(b"\\u")?;

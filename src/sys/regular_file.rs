@@ -1,5 +1,5 @@
-//! Opens and reads regular files only: a pipe or a device may block or never end. A missing file is distinguished from
-//! one that exists but cannot be opened, such as a dangling symbolic link.
+//! Opens and reads regular files only: a pipe or a device may block or never end. A missing file is
+//! distinguished from one that exists but cannot be opened, such as a dangling symbolic link.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
@@ -10,8 +10,8 @@ pub const MAX_CONFIG_BYTES: u64 = 64 << 20;
 /// Maximum size of a tokenizer or vocabulary file.
 pub const MAX_TOKENIZER_BYTES: u64 = 512 << 20;
 
-/// Whether the directory of `path` has an entry of that name. Symbolic links are not followed, so a dangling one
-/// counts.
+/// Whether the directory of `path` has an entry of that name. Symbolic links are not followed, so a dangling
+/// one counts.
 pub fn has_dir_entry(path: &Path) -> bool {
     use ErrorKind::{InvalidFilename, InvalidInput, NotADirectory, NotFound};
     let missing = [NotFound, NotADirectory, InvalidFilename, InvalidInput];

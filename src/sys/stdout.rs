@@ -10,11 +10,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 #[cfg(unix)]
 static WAS_CLOSED: AtomicBool = AtomicBool::new(false);
 
-// Runs before `main`: Rust's runtime opens /dev/null in place of a closed standard output, which cannot be told
-// afterwards from an output that the user redirected to /dev/null.
+// Runs before `main`: Rust's runtime opens /dev/null in place of a closed standard output, which cannot be
+// told afterwards from an output that the user redirected to /dev/null.
 //
 // SAFETY: a constructor must not rely on anything that Rust's runtime sets up before `main`. This one calls
-// fcntl(F_GETFD) on descriptor 1, which is valid for any descriptor number, open or not, and stores an atomic.
+// fcntl(F_GETFD) on descriptor 1, which is valid for any descriptor number, open or not, and stores an
+// atomic.
 #[cfg(unix)]
 ctor::declarative::ctor! {
     #[ctor(unsafe)]
@@ -43,8 +44,9 @@ pub fn is_regular_file() -> bool {
     false
 }
 
-/// Standard output for rows, on a terminal without control characters. On Unix without the buffer of [`io::stdout`], which writes binary rows
-/// in two parts: up to the last byte that looks like the end of a line, and the rest.
+/// Standard output for rows, on a terminal without control characters. On Unix without the buffer of
+/// [`io::stdout`], which writes binary rows in two parts: up to the last byte that looks like the end of a
+/// line, and the rest.
 pub fn for_rows() -> Box<dyn Write + Send> {
     if io::stdout().is_terminal() {
         return Box::new(WithoutControls { to: io::stdout(), has_prefix: false });

@@ -1,5 +1,5 @@
-//! Messages on standard error. [`escape_controls`] is applied to all of them, so that no file name and no server
-//! response can send control sequences to a terminal.
+//! Messages on standard error. [`escape_controls`] is applied to all of them, so that no file name and no
+//! server response can send control sequences to a terminal.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -30,8 +30,8 @@ fn needs_escape(c: char) -> bool {
     c.is_control() || is_line_separator || is_bidi_control
 }
 
-/// Prints `sconce: message` as one line on standard error. Write errors are ignored: the exit code still reports a
-/// failure.
+/// Prints `sconce: message` as one line on standard error. Write errors are ignored: the exit code still
+/// reports a failure.
 pub fn eprint_message(message: &str) {
     let _ = writeln!(std::io::stderr(), "sconce: {}", escape_controls(message));
 }

@@ -1,4 +1,5 @@
-//! Starting threads. `std::thread::spawn` panics where the system refuses a thread (`ulimit -u`); these functions return an error.
+//! Starting threads. `std::thread::spawn` panics where the system refuses a thread (`ulimit -u`); these
+//! functions return an error.
 
 use std::fmt::Display;
 use std::panic::{self, AssertUnwindSafe};
@@ -7,7 +8,8 @@ use std::thread::{Builder, JoinHandle};
 use anyhow::{Error, Result, anyhow};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
-/// Builds rayon's global pool with `threads` threads, by default one per available core. Call it once, before any parallel work.
+/// Builds rayon's global pool with `threads` threads, by default one per available core. Call it once, before
+/// any parallel work.
 pub fn build_global_pool(threads: Option<usize>) -> Result<()> {
     let (pool, threads) = compute_threads(threads);
     pool.build_global().map_err(|error| refused(threads, error))
@@ -59,12 +61,14 @@ pub fn spawn_with_stack<T: Send + 'static>(
     thread.spawn(work).map_err(|error| refused(1, error))
 }
 
-/// The error for a channel whose other end is closed: the thread there has panicked, and the panic hook has printed why.
+/// The error for a channel whose other end is closed: the thread there has panicked, and the panic hook has
+/// printed why.
 pub fn thread_panicked<E>(_: E) -> Error {
     anyhow!("a thread has panicked; please report this as a bug")
 }
 
-/// Calls `work` and turns a panic into an error. Without this, threads that wait for the rest of a queue would wait forever.
+/// Calls `work` and turns a panic into an error. Without this, threads that wait for the rest of a queue
+/// would wait forever.
 pub fn panic_to_error<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     panic::catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(thread_panicked(())))
 }
@@ -76,11 +80,12 @@ fn refused(threads: usize, error: impl Display) -> anyhow::Error {
     )
 }
 
-/// The CPUs that threads may run on. The threads of a pool that share the work on one text are needed at the same time. Some kernels wake a
-/// thread on the CPU that it ran on last, even if the thread that wakes it runs there now and another CPU is idle. Both would run one after the
-/// other until the scheduler balances its queues, which takes longer than encoding a text. Hence no two threads of a pool may run on the same CPU, if
-/// there are enough. With at most half as many threads as CPUs, each still has a choice, so that processes side by side get out of each other's
-/// way.
+/// The CPUs that threads may run on. The threads of a pool that share the work on one text are needed at the
+/// same time. Some kernels wake a thread on the CPU that it ran on last, even if the thread that wakes it
+/// runs there now and another CPU is idle. Both would run one after the other until the scheduler balances
+/// its queues, which takes longer than encoding a text. Hence no two threads of a pool may run on the same
+/// CPU, if there are enough. With at most half as many threads as CPUs, each still has a choice, so that
+/// processes side by side get out of each other's way.
 #[cfg(target_os = "linux")]
 mod cpus {
     use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -91,8 +96,9 @@ mod cpus {
         (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect()
     }
 
-    /// Restricts this thread, the one of this index among several, to every `threads`-th of the CPUs. Best effort: without a CPU of its own, or
-    /// where the system refuses, it may run on all that its parent may run on.
+    /// Restricts this thread, the one of this index among several, to every `threads`-th of the CPUs. Best
+    /// effort: without a CPU of its own, or where the system refuses, it may run on all that its parent may
+    /// run on.
     pub(super) fn keep_apart(cpus: &[usize], index: usize, threads: usize) {
         if threads > 1 && threads <= cpus.len() {
             let mut set = CpuSet::new();

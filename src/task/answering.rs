@@ -1,5 +1,5 @@
-//! Extractive question answering: the parts of a text that answer a question. Tokenize in windows, encode, apply the head to each
-//! token, choose spans.
+//! Extractive question answering: the parts of a text that answer a question. Tokenize in windows, encode,
+//! apply the head to each token, choose spans.
 
 use std::sync::Arc;
 
@@ -27,8 +27,8 @@ pub struct AnswerOptions {
     pub raw: bool,
     /// Maximum tokens of an answer, before it is extended to whole words.
     pub max_answer_length: usize,
-    /// Tokens that a window of a text over the limit shares with the next one. `None`: half of the limit, at most
-    /// 128.
+    /// Tokens that a window of a text over the limit shares with the next one. `None`: half of the limit, at
+    /// most 128.
     pub stride: Option<usize>,
 }
 

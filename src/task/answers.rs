@@ -1,5 +1,5 @@
-//! Answers from the logits of their starts and ends, with the arithmetic of `QuestionAnsweringPipeline` of `transformers` 4, the last
-//! major release that has it.
+//! Answers from the logits of their starts and ends, with the arithmetic of `QuestionAnsweringPipeline` of
+//! `transformers` 4, the last major release that has it.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -19,8 +19,8 @@ pub(super) struct Candidates {
 /// Pairs of start and end above which only the best ones are kept: a long answer in a long text has too many.
 const MAX_PAIRS: usize = 1 << 16;
 
-/// The best `count` spans of at most `max_tokens` tokens of a window, from its logits of `(tokens, 2)`. A score is the product of the
-/// probabilities of start and end, or if `raw` the sum of their logits.
+/// The best `count` spans of at most `max_tokens` tokens of a window, from its logits of `(tokens, 2)`. A
+/// score is the product of the probabilities of start and end, or if `raw` the sum of their logits.
 pub(super) fn candidates(
     tokens: &TokenIds,
     logits: &[f32],
@@ -80,7 +80,8 @@ fn probabilities<'a>(logits: impl Iterator<Item = &'a f32>, allowed: &[bool]) ->
     powers.into_iter().map(|power| power / sum).collect()
 }
 
-/// The characters from the first word to the last one, as far as they are in the window; of the tokens if the tokenizer knows no words.
+/// The characters from the first word to the last one, as far as they are in the window; of the tokens if the
+/// tokenizer knows no words.
 fn whole_words(spans: &[Option<TokenSpan>], first: &TokenSpan, last: &TokenSpan) -> Range<usize> {
     let (Some(start), Some(end)) = (first.word, last.word) else {
         return first.characters.start..last.characters.end;
@@ -91,8 +92,9 @@ fn whole_words(spans: &[Option<TokenSpan>], first: &TokenSpan, last: &TokenSpan)
     start..end
 }
 
-/// The best `top_k` answers of a text, from the candidates of its windows, and the score of no answer: the lowest of a window. Of
-/// candidates with the same text, in any letter case, probabilities are added; of `raw` scores, the highest counts.
+/// The best `top_k` answers of a text, from the candidates of its windows, and the score of no answer: the
+/// lowest of a window. Of candidates with the same text, in any letter case, probabilities are added; of
+/// `raw` scores, the highest counts.
 pub(super) fn merge(
     text: &Characters,
     windows: Vec<Candidates>,

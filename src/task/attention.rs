@@ -63,8 +63,8 @@ pub enum View {
     Head(usize),
     /// The mean over the heads.
     Mean,
-    /// Attention rollout (Abnar & Zuidema 2020, §3): the product over all layers up to this one of `0.5 W + 0.5 I`, where `W` is
-    /// the mean of the heads' softmax.
+    /// Attention rollout (Abnar & Zuidema 2020, §3): the product over all layers up to this one of
+    /// `0.5 W + 0.5 I`, where `W` is the mean of the heads' softmax.
     Rollout,
 }
 
@@ -118,8 +118,8 @@ const MAX_BYTES: usize = 4 << 30;
 /// Computes the attention of a text or pair. The layers are those of `output_attentions` in transformers.
 ///
 /// # Errors
-/// If the text is empty or has more tokens than the limit, or the model lacks the layer, head, prompt or mixing: a usage error. If
-/// the tokenizer or the encoder fails.
+/// If the text is empty or has more tokens than the limit, or the model lacks the layer, head, prompt or
+/// mixing: a usage error. If the tokenizer or the encoder fails.
 pub fn attend(
     loaded: &Loaded,
     text: &str,

@@ -14,16 +14,18 @@ use crate::nn::{
 };
 use crate::sys::memory::current_memory;
 
-/// Tokens per batch on the CPU for f32 with FMA. With smaller batches, the weights of a large model are read more often.
+/// Tokens per batch on the CPU for f32 with FMA. With smaller batches, the weights of a large model are read
+/// more often.
 pub const CPU_F32_TOKENS: usize = 1024;
 /// Tokens per batch on the CPU for the other GEMM types, which are faster if the hidden states fit in L2.
 pub const CPU_TOKENS: usize = 256;
 /// Tokens per batch on the CPU with AMX. Those processors have an L2 of 2 MiB.
 pub const AMX_TOKENS: usize = 512;
-/// Tokens per batch on the CPU with a causal mask: the more texts a batch has, the more of them share a prefix, such as a prompt or a chat
-/// template with its query, which is computed once.
+/// Tokens per batch on the CPU with a causal mask: the more texts a batch has, the more of them share a
+/// prefix, such as a prompt or a chat template with its query, which is computed once.
 pub const CAUSAL_TOKENS: usize = 1024;
-/// Tokens per batch of static embeddings, whose rows are looked up at little cost beside that of handing over a batch.
+/// Tokens per batch of static embeddings, whose rows are looked up at little cost beside that of handing over
+/// a batch.
 const STATIC_TOKENS: usize = 1 << 14;
 /// Maximum tokens per batch on a GPU. Larger batches are not faster.
 pub const MAX_GPU_TOKENS: usize = 1 << 15;
@@ -70,8 +72,9 @@ pub struct MemoryUse {
     pub batch: usize,
 }
 
-/// The memory of an encoder with `pooling` and post-pooling `modules` in every compute type of `backend`'s device: its weights,
-/// stored with `significand_bits` significant bits, and a batch of texts of up to `tokens` tokens.
+/// The memory of an encoder with `pooling` and post-pooling `modules` in every compute type of `backend`'s
+/// device: its weights, stored with `significand_bits` significant bits, and a batch of texts of up to
+/// `tokens` tokens.
 pub fn memory_use(
     backend: &Backend,
     spec: &EncoderSpec,
@@ -116,8 +119,8 @@ pub fn workload(task: &impl ModelTask, batch_tokens: Option<usize>) -> Workload 
     }
 }
 
-/// Bytes of rows that are kept for later texts that are equal: twice the parameters in f32. The larger a model, the longer a text takes,
-/// and the more rows it pays to keep; those of all-MiniLM-L6-v2 are 100,000.
+/// Bytes of rows that are kept for later texts that are equal: twice the parameters in f32. The larger a
+/// model, the longer a text takes, and the more rows it pays to keep; those of all-MiniLM-L6-v2 are 100,000.
 fn repeat_bytes(spec: &EncoderSpec) -> usize {
     if spec.is_static() {
         return 0;
@@ -134,8 +137,9 @@ pub fn engine<T: ModelTask>(task: T) -> Result<Engine<T>> {
     Ok(Engine::new(Arc::new(task), budget, None))
 }
 
-/// Activations per token in one layer, in bytes: hidden states before and after the layer, queries, keys and values, and the inner states of the
-/// feed-forward network, which are also split into three bf16 parts for tiles.
+/// Activations per token in one layer, in bytes: hidden states before and after the layer, queries, keys and
+/// values, and the inner states of the feed-forward network, which are also split into three bf16 parts for
+/// tiles.
 fn token_bytes(spec: &EncoderSpec) -> usize {
     // Static embeddings have no hidden states.
     if spec.is_static() {
@@ -148,8 +152,8 @@ fn token_bytes(spec: &EncoderSpec) -> usize {
     size_of::<f32>() * (6 * spec.hidden_size + heads + inner) + parts
 }
 
-/// Memory of attention for one sequence, in bytes: packed keys and values of one head, their products with relative positions, and the
-/// scores of a block of queries. Talking heads need all heads at once.
+/// Memory of attention for one sequence, in bytes: packed keys and values of one head, their products with
+/// relative positions, and the scores of a block of queries. Talking heads need all heads at once.
 fn attention_bytes(spec: &EncoderSpec, max_length: usize) -> usize {
     if spec.is_static() {
         return 0;

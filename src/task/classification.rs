@@ -1,4 +1,5 @@
-//! Sequence classification: labels of a text or pair, or the score of a pair by a cross-encoder. Tokenize, encode, apply the head.
+//! Sequence classification: labels of a text or pair, or the score of a pair by a cross-encoder. Tokenize,
+//! encode, apply the head.
 
 use anyhow::{Result, bail};
 

@@ -1,4 +1,5 @@
-//! Entities from the logits of tokens, with the arithmetic of `TokenClassificationPipeline` of `transformers`.
+//! Entities from the logits of tokens, with the arithmetic of `TokenClassificationPipeline` of
+//! `transformers`.
 
 use std::ops::Range;
 
@@ -50,7 +51,8 @@ struct Token<'a> {
     scores: Vec<f32>,
 }
 
-/// The entities of a sequence from its logits, `(tokens, labels)`, by the scores that `function` makes of those of a token.
+/// The entities of a sequence from its logits, `(tokens, labels)`, by the scores that `function` makes of
+/// those of a token.
 pub(super) fn entities(
     spans: &[Option<TokenSpan>],
     logits: &[f32],
@@ -133,8 +135,8 @@ fn join(parts: Vec<Labelled>) -> Vec<Labelled> {
     parts.chunk_by(continues).map(entity).collect()
 }
 
-/// The entities of a text from those of its overlapping windows: of those that overlap, the longest, then the one with the highest
-/// score.
+/// The entities of a text from those of its overlapping windows: of those that overlap, the longest, then the
+/// one with the highest score.
 pub(super) fn merge(mut windows: Vec<Vec<Labelled>>) -> Vec<Labelled> {
     if windows.len() == 1 {
         return windows.remove(0);

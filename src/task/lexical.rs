@@ -1,5 +1,5 @@
-//! Lexical weights: the weight of each token of a text, by the arithmetic of FlagEmbedding's `M3Embedder` (Chen et al. 2024, "BGE
-//! M3-Embedding", §3.2) and of the `GTEEmbedding` of gte-multilingual-base.
+//! Lexical weights: the weight of each token of a text, by the arithmetic of FlagEmbedding's `M3Embedder`
+//! (Chen et al. 2024, "BGE M3-Embedding", §3.2) and of the `GTEEmbedding` of gte-multilingual-base.
 
 use std::collections::BTreeMap;
 
@@ -12,8 +12,8 @@ use crate::text::Tokenizer;
 /// The head of lexical weights.
 pub(super) struct LexicalHead {
     head: TokenHead,
-    /// Tokens without a weight, ascending: those that the tokenizer adds to a text, padding, and the token for what is not in the
-    /// vocabulary.
+    /// Tokens without a weight, ascending: those that the tokenizer adds to a text, padding, and the token
+    /// for what is not in the vocabulary.
     excluded: Vec<u32>,
 }
 
@@ -31,8 +31,8 @@ impl LexicalHead {
         Ok(LexicalHead { head, excluded })
     }
 
-    /// The positive weights of the tokens of each of `N` sequences, by ascending id, from hidden states of `(T, H)`: the maximum of the
-    /// logits of a token that is there several times.
+    /// The positive weights of the tokens of each of `N` sequences, by ascending id, from hidden states of
+    /// `(T, H)`: the maximum of the logits of a token that is there several times.
     pub(super) fn weights(&self, batch: &RaggedBatch, hidden: &Tensor) -> Result<Vec<Vec<(u32, f32)>>> {
         let logits = self.head.forward(hidden)?.flatten_all()?.to_vec1::<f32>()?;
         let sequences = batch.cu_seqlens().windows(2).map(|bounds| bounds[0]..bounds[1]);

@@ -1,5 +1,5 @@
-//! Masked language modelling: the tokens that a model expects in the place of the masks of a text. Tokenize, encode, apply the head to
-//! the masks.
+//! Masked language modelling: the tokens that a model expects in the place of the masks of a text. Tokenize,
+//! encode, apply the head to the masks.
 
 use std::sync::Arc;
 
@@ -36,7 +36,8 @@ impl MaskFiller {
     /// The default of the maximum number of tokens per mask.
     pub const TOP_K: usize = 5;
 
-    /// A masked language model, whose rows have the best `top_k` tokens per mask, or the whole vocabulary for 0.
+    /// A masked language model, whose rows have the best `top_k` tokens per mask, or the whole vocabulary
+    /// for 0.
     pub fn new(loaded: Loaded, options: ScoreOptions, top_k: usize) -> Result<Self> {
         let Loaded {
             tokenizer,
@@ -72,7 +73,8 @@ impl MaskFiller {
         MaskFiller { model, head, function, mask, vocab_size, top_k }
     }
 
-    /// The same model, whose rows have the best `top_k` tokens per mask, or the whole vocabulary for 0. `raw`: scores are logits.
+    /// The same model, whose rows have the best `top_k` tokens per mask, or the whole vocabulary for 0.
+    /// `raw`: scores are logits.
     pub fn with(&self, raw: bool, top_k: usize) -> Self {
         Self::of(self.model.clone(), self.head.clone(), self.mask, self.vocab_size, raw, top_k)
     }

@@ -1,16 +1,19 @@
 //! Tasks, one module each: what becomes of the sequences of a loaded model.
 //!
 //! * `options`: plain option structs.
-//! * `model_task`: what a task is beyond the pipeline's contract. `batch_size`: its batch size and memory per token.
-//! * `reading`: what texts are, with the prompt and the limit that follow from it. `tokens`: the prompt before a text, and the check of its tokens. `sequences`: from texts to hidden states.
+//! * `model_task`: what a task is beyond the pipeline's contract. `batch_size`: its batch size and memory per
+//!   token.
+//! * `reading`: what texts are, with the prompt and the limit that follow from it. `tokens`: the prompt
+//!   before a text, and the check of its tokens. `sequences`: from texts to hidden states.
 //! * `attention`: the attention weights of one text.
 //! * `embedding`: one vector per text, per chunk or per token.
 //! * `classification`: labels, or the scores of a cross-encoder. `reranking`: scores of texts for a query.
 //!   `pair_template`: a query and a text in the words of a chat template.
-//! * `masked_lm`: tokens for masks. `sparse`: weights of the vocabulary (SPLADE), or of the tokens of a text, which `lexical` gives.
-//!   `text_encoder`: vectors or weights. `outputs`: vectors, weights and vectors of tokens together.
-//! * `tagging`: entities of a text, which `entities` makes of the logits of tokens. `answering`: answers to a question, which
-//!   `answers` chooses.
+//! * `masked_lm`: tokens for masks. `sparse`: weights of the vocabulary (SPLADE), or of the tokens of a text,
+//!   which `lexical` gives. `text_encoder`: vectors or weights. `outputs`: vectors, weights and vectors of
+//!   tokens together.
+//! * `tagging`: entities of a text, which `entities` makes of the logits of tokens. `answering`: answers to a
+//!   question, which `answers` chooses.
 
 mod answering;
 mod answers;

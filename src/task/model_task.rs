@@ -21,7 +21,8 @@ pub trait ModelTask: Task {
     /// The type of what a row holds.
     fn content(&self) -> ContentType;
 
-    /// Size in bytes of what a row holds, or of what it holds for one token if it grows with the tokens of its text.
+    /// Size in bytes of what a row holds, or of what it holds for one token if it grows with the tokens of
+    /// its text.
     fn vector_bytes(&self) -> usize;
 
     /// The memory of the task head beside that of the encoder.

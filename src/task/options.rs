@@ -13,9 +13,11 @@ pub struct VectorOptions {
     pub dimensions: Option<usize>,
     /// The prompt before each text. `None`: that of the role, or the model's default prompt.
     pub prompt: Option<PromptChoice>,
-    /// What the texts are (`--role`). `None`: documents for a multi-vector model; otherwise nothing depends on it.
+    /// What the texts are (`--role`). `None`: documents for a multi-vector model; otherwise nothing depends
+    /// on it.
     pub role: Option<Role>,
-    /// Vectors per cluster of hierarchical token pooling (`--token-pooling`). `None`: as the model's modules say.
+    /// Vectors per cluster of hierarchical token pooling (`--token-pooling`). `None`: as the model's modules
+    /// say.
     pub token_pooling: Option<f64>,
     /// The element type of stored vectors.
     pub dtype: OutputDtype,
@@ -55,7 +57,7 @@ pub enum PromptChoice {
 pub struct QueryOptions {
     /// Their texts; none if each record has its own.
     pub texts: Vec<String>,
-    /// The prompt of a cross-encoder: what is put before each query, or the instruction in its chat template. `None`: the model's
-    /// default prompt.
+    /// The prompt of a cross-encoder: what is put before each query, or the instruction in its chat template.
+    /// `None`: the model's default prompt.
     pub prompt: Option<PromptChoice>,
 }

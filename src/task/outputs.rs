@@ -1,5 +1,5 @@
-//! Several outputs of one forward pass: a vector, lexical weights and the projected vectors of the tokens of a text, as BGE-M3 gives them
-//! (Chen et al. 2024, "BGE M3-Embedding", §3.2).
+//! Several outputs of one forward pass: a vector, lexical weights and the projected vectors of the tokens of
+//! a text, as BGE-M3 gives them (Chen et al. 2024, "BGE M3-Embedding", §3.2).
 
 use anyhow::{Result, bail};
 use candle_core::Tensor;

@@ -1,4 +1,5 @@
-//! From a query and a text to tokens by the chat template of the tokenizer, as the Transformer module of sentence-transformers does.
+//! From a query and a text to tokens by the chat template of the tokenizer, as the Transformer module of
+//! sentence-transformers does.
 
 use anyhow::{Result, bail};
 
@@ -85,7 +86,8 @@ impl PairTemplate {
         }
     }
 
-    /// The longest common end of the tokens of two conversations with other contents; empty if they do not differ.
+    /// The longest common end of the tokens of two conversations with other contents; empty if they do not
+    /// differ.
     fn common_suffix(&self, tokenizer: &Tokenizer, prompt: &str) -> Result<Vec<u32>> {
         let ids = |filler: &str| match self.render(prompt, filler, filler) {
             Ok(text) => tokenizer.rendered_ids(&text),
@@ -99,7 +101,8 @@ impl PairTemplate {
         Ok(if is_whole { Vec::new() } else { first[first.len() - common..].to_vec() })
     }
 
-    /// The tokens of a query and a text, after the prompt if there is one. One that fills the limit ends in the suffix.
+    /// The tokens of a query and a text, after the prompt if there is one. One that fills the limit ends in
+    /// the suffix.
     pub(super) fn encode(
         &self,
         tokenizer: &Tokenizer,

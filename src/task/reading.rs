@@ -26,20 +26,23 @@ pub(super) struct Reading<'a> {
     pub on_long: OnLong,
 }
 
-/// How the texts of a task are read, and queries and documents where a caller says what a text is. By default there is no prompt.
+/// How the texts of a task are read, and queries and documents where a caller says what a text is. By default
+/// there is no prompt.
 #[derive(Default)]
 pub struct Readings {
     /// What the texts are, if anything depends on it.
     pub role: Option<Role>,
     /// The prompt before each text.
     pub prompt: String,
-    /// Tokens at the start of each sequence that are not pooled: those of the prompt, if the model excludes them.
+    /// Tokens at the start of each sequence that are not pooled: those of the prompt, if the model excludes
+    /// them.
     pub prompt_tokens: usize,
     /// Whether the tokens of a prompt are not pooled.
     pub excludes_prompt: bool,
     /// The prompts of the model.
     prompts: Prompts,
-    /// The maximum tokens of a query and of a document, in the order of [`Role`], if the model has its own for one of them.
+    /// The maximum tokens of a query and of a document, in the order of [`Role`], if the model has its own
+    /// for one of them.
     lengths: Option<[usize; 2]>,
     /// How queries and documents are read, once there was one; or why they cannot be.
     of_role: [OnceLock<Result<OfRole, String>>; 2],
@@ -73,7 +76,8 @@ impl Readings {
         Ok(Readings { role, prompt, prompt_tokens, excludes_prompt, prompts, lengths, of_role })
     }
 
-    /// How a text is read, which is tokenized by `tokenizer` and treated by `on_long` unless something else follows from its choices.
+    /// How a text is read, which is tokenized by `tokenizer` and treated by `on_long` unless something else
+    /// follows from its choices.
     pub(super) fn of<'a>(
         &'a self,
         input: &TaskInput<'a>,
@@ -126,7 +130,8 @@ impl Readings {
     }
 }
 
-/// Sets the limit of the tokenizer for texts of a role; `lengths` are those of a query and of a document, in the order of [`Role`].
+/// Sets the limit of the tokenizer for texts of a role; `lengths` are those of a query and of a document, in
+/// the order of [`Role`].
 fn set_length(tokenizer: &mut Tokenizer, lengths: [usize; 2], role: Role) -> Result<()> {
     let max_length = lengths[role as usize];
     let special_tokens = tokenizer.num_special_tokens(false);

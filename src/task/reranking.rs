@@ -41,11 +41,12 @@ pub struct BiEncoder {
 }
 
 impl Reranker {
-    /// A reranker. A bi-encoder compares texts with `queries`, a cross-encoder takes the query of each text. `ranked`: rows have a rank.
+    /// A reranker. A bi-encoder compares texts with `queries`, a cross-encoder takes the query of each text.
+    /// `ranked`: rows have a rank.
     ///
     /// # Errors
-    /// If the model is no cross-encoder, and the options or a query per record need one: a usage error. [`TextError`](super::TextError)
-    /// for the first query that cannot be encoded.
+    /// If the model is no cross-encoder, and the options or a query per record need one: a usage error.
+    /// [`TextError`](super::TextError) for the first query that cannot be encoded.
     pub fn new(
         loaded: Loaded,
         options: ScoreOptions,

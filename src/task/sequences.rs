@@ -1,4 +1,5 @@
-//! What tasks share between a text and hidden states: tokenizing, and forward passes of the sequences of a batch.
+//! What tasks share between a text and hidden states: tokenizing, and forward passes of the sequences of a
+//! batch.
 
 use anyhow::{Result, bail};
 use candle_core::Tensor;
@@ -8,7 +9,8 @@ use crate::nn::{Encoder, RaggedBatch, TokenHead, is_out_of_memory};
 use crate::text::OnLong;
 use crate::text::{Sequence, TokenIds, TokenizedText, Tokenizer, consecutive_runs};
 
-/// Tokenizes a text or a pair, which `on_long` may refuse if it is over the limit; [`OnLong::Mean`] truncates it.
+/// Tokenizes a text or a pair, which `on_long` may refuse if it is over the limit; [`OnLong::Mean`] truncates
+/// it.
 pub(super) fn tokenize(
     tokenizer: &Tokenizer,
     on_long: OnLong,
@@ -43,9 +45,9 @@ pub(super) fn all_tokens(_: &RaggedBatch) -> Option<Vec<u32>> {
     None
 }
 
-/// Encodes sequences in batches of at most `batch_tokens` tokens, and calls `reduce` with the sequences of each batch and their hidden
-/// states of `(T, H)`. If `select` returns tokens of a batch, `reduce` gets only these, each as a sequence of its own, `(R, H)`.
-/// Returns its results in order.
+/// Encodes sequences in batches of at most `batch_tokens` tokens, and calls `reduce` with the sequences of
+/// each batch and their hidden states of `(T, H)`. If `select` returns tokens of a batch, `reduce` gets only
+/// these, each as a sequence of its own, `(R, H)`. Returns its results in order.
 pub(super) fn forward<T>(
     encoder: &Encoder,
     sequences: &[&Sequence],

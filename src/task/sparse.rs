@@ -1,5 +1,5 @@
-//! One sparse vector of vocabulary weights per text: SPLADE, from the logits of the masked-LM head, or lexical weights. Tokenize,
-//! encode, apply the head, pool its logits.
+//! One sparse vector of vocabulary weights per text: SPLADE, from the logits of the masked-LM head, or
+//! lexical weights. Tokenize, encode, apply the head, pool its logits.
 
 use std::collections::BTreeSet;
 
@@ -30,8 +30,8 @@ pub struct SparseEncoder {
     head: SparseHead,
     /// What queries become without the encoder.
     static_queries: Option<StaticQueries>,
-    /// What texts are, with their prompt and limit. Without a choice of the user, they are what the model takes them for, if queries are
-    /// encoded in another way.
+    /// What texts are, with their prompt and limit. Without a choice of the user, they are what the model
+    /// takes them for, if queries are encoded in another way.
     pub(super) readings: Readings,
     /// Dimensions of a vector: the size of the vocabulary.
     pub dimensions: usize,
@@ -63,7 +63,8 @@ impl SparseEncoder {
         let role_lengths = loaded.role_lengths();
         let Loaded { mut tokenizer, encoders, head, static_queries, modules, steps, .. } = loaded;
         let Steps { pooling, dimensions, .. } = steps;
-        // The settings of another model are for its own vectors. The default is that of sentence-transformers' `SparseEncoder`.
+        // The settings of another model are for its own vectors. The default is that of
+        // sentence-transformers' `SparseEncoder`.
         let is_own = pooling == Pooling::Splade && modules.splade.is_some();
         let similarity = modules.similarity.filter(|_| is_own).unwrap_or(Similarity::Dot);
         let max_active_dims = modules.max_active_dims.filter(|_| is_own);
@@ -161,7 +162,8 @@ impl SparseHead {
 /// The weights of a text, by ascending id.
 pub(super) type Weights = Vec<(u32, f32)>;
 
-/// Keeps this many weights, those with the greatest magnitudes; of equal ones those with the smaller ids. Weights stay by ascending id.
+/// Keeps this many weights, those with the greatest magnitudes; of equal ones those with the smaller ids.
+/// Weights stay by ascending id.
 fn keep_largest(weights: &mut Vec<(u32, f32)>, elements: usize) {
     if weights.len() > elements {
         weights.sort_by(|(a, x), (b, y)| y.abs().total_cmp(&x.abs()).then(a.cmp(b)));

@@ -51,7 +51,8 @@ impl TextEncoder {
         either!(self, encoder => encoder.dimensions)
     }
 
-    /// Whether a text, which has one vector, may have one for each of its tokens instead: [`TaskInput::per_token`].
+    /// Whether a text, which has one vector, may have one for each of its tokens instead:
+    /// [`TaskInput::per_token`].
     pub fn gives_tokens(&self) -> bool {
         matches!(self, TextEncoder::Dense(encoder) if encoder.pools_whole_texts())
     }
@@ -87,8 +88,8 @@ impl TextEncoder {
         either!(self, encoder => encoder.similarity)
     }
 
-    /// Changes the similarity function that vectors are compared with. Returns whether the vectors have one to choose: the scores of a
-    /// multi-vector model are sums over its tokens.
+    /// Changes the similarity function that vectors are compared with. Returns whether the vectors have one
+    /// to choose: the scores of a multi-vector model are sums over its tokens.
     pub fn set_similarity(&mut self, similarity: Similarity) -> bool {
         if self.representation() == Representation::PerToken {
             return false;

@@ -61,8 +61,9 @@ impl TextModel {
         Ok(TokenizedText::new(sequences.into_iter().map(sequence).collect::<Result<_, _>>()?))
     }
 
-    /// Encodes the sequences of texts as [`forward`] does, with the encoder of a worker thread. `reduce` returns any number of values
-    /// for a batch and its hidden states of `(T, H)`, or those of the tokens that `select` returns; those of all batches are concatenated.
+    /// Encodes the sequences of texts as [`forward`] does, with the encoder of a worker thread. `reduce`
+    /// returns any number of values for a batch and its hidden states of `(T, H)`, or those of the tokens
+    /// that `select` returns; those of all batches are concatenated.
     pub(super) fn forward<T>(
         &self,
         texts: &[impl Borrow<TokenizedText>],

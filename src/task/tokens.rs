@@ -11,7 +11,8 @@ use crate::nn::EncoderSpec;
 use crate::sys::console::Console;
 use crate::text::{TokenIds, Tokenizer};
 
-/// The prompt before each text, which may be empty: the user's choice, else that of the role, else the model's default prompt.
+/// The prompt before each text, which may be empty: the user's choice, else that of the role, else the
+/// model's default prompt.
 ///
 /// # Errors
 /// A usage error if the model has no prompt of that name.

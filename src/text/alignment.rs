@@ -19,7 +19,8 @@ pub struct TokenSpan {
     pub characters: Range<usize>,
     /// The index of its word, as the pre-tokenizer splits words. `None` if the tokenizer knows no words.
     pub word: Option<u32>,
-    /// Whether it continues the word of the token before it, as the pipeline `token-classification` of `transformers` decides it.
+    /// Whether it continues the word of the token before it, as the pipeline `token-classification` of
+    /// `transformers` decides it.
     pub is_subword: bool,
 }
 

@@ -1,5 +1,5 @@
-//! The character map of SentencePiece, `precompiled_charsmap` of a normalizer: the bytes of a trie, the trie (a double array, Yata et al. 2007),
-//! and the replacements of the strings in it, each with a NUL at its end.
+//! The character map of SentencePiece, `precompiled_charsmap` of a normalizer: the bytes of a trie, the trie
+//! (a double array, Yata et al. 2007), and the replacements of the strings in it, each with a NUL at its end.
 
 /// Maximum bytes of a replacement that are looked at: those of Unicode's normal forms have at most 33.
 const MAX_REPLACEMENT: usize = 64;
@@ -7,8 +7,8 @@ const MAX_REPLACEMENT: usize = 64;
 const LABEL: u32 = 1 << 31 | BYTE;
 const BYTE: u32 = 0xff;
 
-/// The bytes of the longest replacement, [`MAX_REPLACEMENT`] for a longer one. `None` if the map is damaged: some text may lead out of the trie
-/// or of the replacements.
+/// The bytes of the longest replacement, [`MAX_REPLACEMENT`] for a longer one. `None` if the map is damaged:
+/// some text may lead out of the trie or of the replacements.
 pub(super) fn longest_replacement(map: &[u8]) -> Option<usize> {
     let (bytes, rest) = map.split_first_chunk()?;
     let (units, replacements) = rest.split_at_checked(u32::from_le_bytes(*bytes) as usize / 4 * 4)?;

@@ -1,13 +1,15 @@
-//! The chat template of a tokenizer: a Jinja template that renders messages as the text which the model was trained on, as
-//! `apply_chat_template` of transformers does.
+//! The chat template of a tokenizer: a Jinja template that renders messages as the text which the model was
+//! trained on, as `apply_chat_template` of transformers does.
 //!
 //! # Untrusted templates
 //!
-//! A template is a program. Its source is at most [`MAX_BYTES`] long, and each expression [`MAX_EXPRESSION`]: the time to parse a chain of
-//! operators grows with its square. It is parsed, and each rendering runs, on a thread with [`STACK_BYTES`] of stack: the library
-//! recurses for each operator of a chain, each `elif`, and each level of a nested value. [`FUEL`] bounds the instructions and the bytes
-//! that they write, but not what is done with values whose parts are shared, as in a list that is put into a list twice, again and again:
-//! [`MAX_TIME`] and [`MAX_MEMORY`] bound that. A thread cannot be ended, so the template that exceeds them is not rendered again.
+//! A template is a program. Its source is at most [`MAX_BYTES`] long, and each expression [`MAX_EXPRESSION`]:
+//! the time to parse a chain of operators grows with its square. It is parsed, and each rendering runs, on a
+//! thread with [`STACK_BYTES`] of stack: the library recurses for each operator of a chain, each `elif`, and
+//! each level of a nested value. [`FUEL`] bounds the instructions and the bytes that they write, but not what
+//! is done with values whose parts are shared, as in a list that is put into a list twice, again and again:
+//! [`MAX_TIME`] and [`MAX_MEMORY`] bound that. A thread cannot be ended, so the template that exceeds them is
+//! not rendered again.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -41,7 +43,8 @@ const DEFAULT: &str = "default";
 const MAX_BYTES: usize = 128 << 10;
 /// Maximum bytes of an expression or a statement, without strings and white space.
 const MAX_EXPRESSION: usize = 4 << 10;
-/// Maximum instructions of a rendering, each of which may write 64 bytes; templates of rerankers take some tens.
+/// Maximum instructions of a rendering, each of which may write 64 bytes; templates of rerankers take some
+/// tens.
 const FUEL: u64 = 1_000_000;
 /// Maximum bytes that one call of a method writes.
 const MAX_WRITTEN: usize = 64 << 20;
@@ -51,10 +54,12 @@ const STACK_BYTES: usize = 256 << 20;
 const MAX_TIME: Duration = Duration::from_secs(5);
 /// Maximum memory that the process may take more after [`PATIENCE`].
 const MAX_MEMORY: u64 = 1 << 30;
-/// Time after which the memory of the process is looked at, again and again. Others may take some, but a rendering takes a millisecond.
+/// Time after which the memory of the process is looked at, again and again. Others may take some, but a
+/// rendering takes a millisecond.
 const PATIENCE: Duration = Duration::from_millis(200);
 
-/// What of a template reads the content of a message as a list of parts, by which sentence-transformers infers that it is one.
+/// What of a template reads the content of a message as a list of parts, by which sentence-transformers
+/// infers that it is one.
 const PART_PATTERNS: [&str; 6] =
     ["content[0]", ".type", "'type'", "\"type\"", "item.type", "message.content["];
 
@@ -80,9 +85,9 @@ pub struct ChatTemplate {
 }
 
 impl ChatTemplate {
-    /// Reads the template of the tokenizer in `tokenizer_file`: `chat_template.jinja` beside it, else `chat_template` of
-    /// `tokenizer_config.json`; `None` if it has neither. `variables` are those of its renderings beside the messages and the special
-    /// tokens.
+    /// Reads the template of the tokenizer in `tokenizer_file`: `chat_template.jinja` beside it, else
+    /// `chat_template` of `tokenizer_config.json`; `None` if it has neither. `variables` are those of its
+    /// renderings beside the messages and the special tokens.
     pub fn read(tokenizer_file: &Path, variables: &Map<String, Json>) -> Result<Option<Self>> {
         let config = TokenizerConfig::read(tokenizer_file)?;
         let own = tokenizer_file.with_file_name(CHAT_TEMPLATE);
@@ -261,7 +266,8 @@ fn on_own_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -
     }
 }
 
-/// A method of Python's strings, lists and dicts. The library does not bound what `format`, `join` and `replace` write.
+/// A method of Python's strings, lists and dicts. The library does not bound what `format`, `join` and
+/// `replace` write.
 fn method(state: &mut State, value: &Value, name: &str, arguments: &[Value]) -> Result<Value, Error> {
     let text = value.as_str();
     match (name, text, arguments) {

@@ -1,8 +1,10 @@
-//! Splits a long text into chunks of a maximum number of tokens, each of which ends at the best boundary that fits.
+//! Splits a long text into chunks of a maximum number of tokens, each of which ends at the best boundary that
+//! fits.
 //!
-//! A chunk ends at the last paragraph boundary within the limit; without one, at the last sentence boundary, then at the last word
-//! boundary. Only a word that exceeds the limit by itself is split. To find the end of a chunk, only the text near it is tokenized:
-//! time grows with the length of the text, memory with the length of a chunk.
+//! A chunk ends at the last paragraph boundary within the limit; without one, at the last sentence boundary,
+//! then at the last word boundary. Only a word that exceeds the limit by itself is split. To find the end of
+//! a chunk, only the text near it is tokenized: time grows with the length of the text, memory with the
+//! length of a chunk.
 
 use std::ops::{Range, RangeInclusive};
 
@@ -19,7 +21,8 @@ pub struct Chunking {
     pub tokens: usize,
     /// The maximum tokens at the end of a chunk that the next chunk repeats.
     pub overlap: usize,
-    /// Late chunking (Günther et al. 2024): the encoder sees the whole text, and the vector of a chunk is the mean over its tokens.
+    /// Late chunking (Günther et al. 2024): the encoder sees the whole text, and the vector of a chunk is the
+    /// mean over its tokens.
     pub late: bool,
 }
 
@@ -41,8 +44,8 @@ pub struct LateSequence {
     pub chunks: Vec<Range<usize>>,
 }
 
-/// A single character has more tokens than a chunk may have. The message continues a sentence that begins with the location of the
-/// text.
+/// A single character has more tokens than a chunk may have. The message continues a sentence that begins
+/// with the location of the text.
 #[derive(Debug, Error)]
 #[error(
     "has a character, {character:?}, with more tokens than --chunk {limit} allows in addition to the special tokens and the prompt; \
@@ -53,19 +56,22 @@ pub struct OversizedCharacter {
     limit: usize,
 }
 
-/// Bytes of text per token that are tokenized to find the end of a chunk: enough for most texts to need one attempt. If a text has
-/// more, the number of bytes is doubled.
+/// Bytes of text per token that are tokenized to find the end of a chunk: enough for most texts to need one
+/// attempt. If a text has more, the number of bytes is doubled.
 const BYTES_PER_TOKEN: usize = 8;
 /// Bytes after a possible boundary that the rules of Unicode may need to decide whether it is one.
 const LOOKAHEAD_BYTES: usize = 256;
-/// The share of the limit (1 / 4) that a sequence for late chunking may spend on the text before its first chunk, as context.
+/// The share of the limit (1 / 4) that a sequence for late chunking may spend on the text before its first
+/// chunk, as context.
 const CONTEXT_DIVISOR: usize = 4;
 
-/// Splits a text into chunks. Each of them, encoded by [`Tokenizer::encode`] with `prompt` before it, is within the limit. Every
-/// character except white space is in a chunk. An empty or blank text is one empty chunk.
+/// Splits a text into chunks. Each of them, encoded by [`Tokenizer::encode`] with `prompt` before it, is
+/// within the limit. Every character except white space is in a chunk. An empty or blank text is one empty
+/// chunk.
 ///
 /// # Errors
-/// If the tokenizer fails; [`OversizedCharacter`] if a single character has more tokens than a chunk may have.
+/// If the tokenizer fails; [`OversizedCharacter`] if a single character has more tokens than a chunk may
+/// have.
 pub fn split(
     tokenizer: &Tokenizer,
     prompt: &str,
@@ -75,10 +81,11 @@ pub fn split(
     Splitter::new(tokenizer, prompt, text, chunking.tokens)?.split(chunking.overlap)
 }
 
-/// The sequences that encode a text for late chunking, given the byte ranges of its chunks. A text within the tokenizer's limit is
-/// one sequence. A longer one is encoded in several ("long late chunking"): each has as many whole chunks as fit after some of the text
-/// before them, so that every chunk is in exactly one sequence and has context on its left. The first chunk of the text includes the
-/// prompt and the special tokens before it, the last chunk the special tokens after it.
+/// The sequences that encode a text for late chunking, given the byte ranges of its chunks. A text within the
+/// tokenizer's limit is one sequence. A longer one is encoded in several ("long late chunking"): each has as
+/// many whole chunks as fit after some of the text before them, so that every chunk is in exactly one
+/// sequence and has context on its left. The first chunk of the text includes the prompt and the special
+/// tokens before it, the last chunk the special tokens after it.
 pub fn late_sequences(
     tokenizer: &Tokenizer,
     prompt: &str,
@@ -143,8 +150,8 @@ impl<'a> Splitter<'a> {
         Ok(chunks)
     }
 
-    /// The chunk that begins at `start`, where the text before `from` is an overlap with the chunk before it. Returns `None` if no
-    /// chunk fits, or if the overlap would force it to split a word.
+    /// The chunk that begins at `start`, where the text before `from` is an overlap with the chunk before it.
+    /// Returns `None` if no chunk fits, or if the overlap would force it to split a word.
     fn chunk(&self, start: usize, from: usize) -> Result<Option<TokenizedChunk>> {
         let mut max_text_tokens = self.max_text_tokens;
         while max_text_tokens > 0 {
@@ -162,8 +169,9 @@ impl<'a> Splitter<'a> {
         Ok(None)
     }
 
-    /// The bounds of the end of a chunk that begins at `start`. The lower bound is after `from` and after the first token. The upper
-    /// bound is the beginning of the token that follows `max_text_tokens` tokens, or the end of the text.
+    /// The bounds of the end of a chunk that begins at `start`. The lower bound is after `from` and after the
+    /// first token. The upper bound is the beginning of the token that follows `max_text_tokens` tokens, or
+    /// the end of the text.
     fn end_bounds(&self, start: usize, from: usize, max_text_tokens: usize) -> Result<(usize, usize)> {
         let mut bytes = max_text_tokens * BYTES_PER_TOKEN + 64;
         loop {
@@ -183,8 +191,8 @@ impl<'a> Splitter<'a> {
         }
     }
 
-    /// The best end, among `ends`, of a chunk that begins at `start`: the last boundary of the highest kind. Returns `None` if only a
-    /// split word would do and `may_split_word` is false.
+    /// The best end, among `ends`, of a chunk that begins at `start`: the last boundary of the highest kind.
+    /// Returns `None` if only a split word would do and `may_split_word` is false.
     fn best_end(&self, start: usize, ends: RangeInclusive<usize>, may_split_word: bool) -> Option<usize> {
         let max_end = *ends.end();
         if max_end == self.text.len() {
@@ -205,8 +213,8 @@ impl<'a> Splitter<'a> {
             .map(|end| start + end)
     }
 
-    /// The beginning of the first sentence, or else of the first word, after `from` that has at most `tokens` tokens between it and
-    /// `end`. Returns `end` if there is no such boundary.
+    /// The beginning of the first sentence, or else of the first word, after `from` that has at most `tokens`
+    /// tokens between it and `end`. Returns `end` if there is no such boundary.
     fn start_of_last(&self, from: usize, end: usize, tokens: usize) -> Result<usize> {
         let from = from.max(self.floor(end.saturating_sub(tokens * BYTES_PER_TOKEN + 64)));
         let text = &self.text[from..end];
@@ -228,7 +236,8 @@ impl<'a> Splitter<'a> {
         Ok(end)
     }
 
-    /// The sequence for late chunking whose first chunk is `chunks[first]`, and the index of the first chunk of the next sequence.
+    /// The sequence for late chunking whose first chunk is `chunks[first]`, and the index of the first chunk
+    /// of the next sequence.
     fn late_sequence(&self, chunks: &[Range<usize>], first: usize) -> Result<(LateSequence, usize)> {
         let chunks_start = chunks[first].start;
         let mut from = if first == 0 {
@@ -315,8 +324,8 @@ fn words(text: &str) -> impl Iterator<Item = usize> {
     })
 }
 
-/// The range of the tokens that share bytes with `bytes`, given the byte range of each token, `None` for special tokens. If the
-/// tokenizer dropped those bytes, it is the one token after them.
+/// The range of the tokens that share bytes with `bytes`, given the byte range of each token, `None` for
+/// special tokens. If the tokenizer dropped those bytes, it is the one token after them.
 fn token_range(offsets: &[Option<Range<usize>>], bytes: Range<usize>) -> Range<usize> {
     let overlaps = |token: &Option<Range<usize>>| {
         token.as_ref().is_some_and(|token| token.end > bytes.start && token.start < bytes.end)

@@ -1,15 +1,20 @@
 //! From a text to its tokens, and from a long text to chunks.
 //!
-//! * [`tokenizer`]: the tokenizer of a model: encoding, truncation, special tokens. It is built by `tokenizer_json` from a
-//!   `tokenizer.json`, or by `vocab_files` from a `vocab.txt` or a `vocab.json` with `merges.txt`; both ask `tokenizer_config` for the
-//!   settings and special tokens in the files next to it, and `tokenizer_class` for what the model's tokenizer class does; `bpe_parts` has
-//!   the classes with a BPE model.
-//! * `words`: how a tokenizer splits texts into words. `token_model`: how it splits words into tokens, by the library or by `word_piece`.
-//! * `alignment`: where the tokens of a text are in the text. `windows`: tokenizing with alignment, in windows of a long text.
+//! * [`tokenizer`]: the tokenizer of a model: encoding, truncation, special tokens. It is built by
+//!   `tokenizer_json` from a `tokenizer.json`, or by `vocab_files` from a `vocab.txt` or a `vocab.json` with
+//!   `merges.txt`; both ask `tokenizer_config` for the settings and special tokens in the files next to it,
+//!   and `tokenizer_class` for what the model's tokenizer class does; `bpe_parts` has the classes with a BPE
+//!   model.
+//! * `words`: how a tokenizer splits texts into words. `token_model`: how it splits words into tokens, by the
+//!   library or by `word_piece`.
+//! * `alignment`: where the tokens of a text are in the text. `windows`: tokenizing with alignment, in
+//!   windows of a long text.
 //! * `pieces`: how very long texts are tokenized.
-//! * `character_map`: the check of a normalizer's map of characters. `chat_template`: the template that renders messages as a text.
+//! * `character_map`: the check of a normalizer's map of characters. `chat_template`: the template that
+//!   renders messages as a text.
 //! * `chunks`: the ends of the chunks of a long text.
-//! * `sequences`: the token sequences of one text. `role`: what a text is to a model, and what becomes of one over the limit.
+//! * `sequences`: the token sequences of one text. `role`: what a text is to a model, and what becomes of one
+//!   over the limit.
 
 mod alignment;
 mod bpe_parts;

@@ -1,8 +1,9 @@
 //! Tokenizing a very long text in pieces: memory then grows with the tokens that are kept, not with the text.
 //!
-//! A text is cut before a space between two letters or digits, if every step of its tokenizer treats both sides of such a place alone:
-//! the tokens of the pieces are those of the whole text. A tokenizer with other steps takes the whole text at once, and so does a text
-//! without such places, as in Chinese. Memory is then up to 180 times the size of the text.
+//! A text is cut before a space between two letters or digits, if every step of its tokenizer treats both
+//! sides of such a place alone: the tokens of the pieces are those of the whole text. A tokenizer with other
+//! steps takes the whole text at once, and so does a text without such places, as in Chinese. Memory is then
+//! up to 180 times the size of the text.
 
 use serde_json::Value;
 use tokenizers::{AddedToken, Model};
@@ -19,8 +20,8 @@ pub(super) const PIECE_BYTES: usize = MIN_BYTES / 16;
 
 /// Regular expressions of normalizers that replace white space by a space.
 const WHITE_SPACE: [&str; 3] = [" {2,}", r"\s{2,}|[\n\r\t]", r"\s+"];
-/// Regular expressions of pre-tokenizers that split a text before a space between letters or digits: CLIP's, Qwen's, GPT-2's and that of
-/// Llama 3.
+/// Regular expressions of pre-tokenizers that split a text before a space between letters or digits: CLIP's,
+/// Qwen's, GPT-2's and that of Llama 3.
 const WORDS: [&str; 4] = [
     CLIP_WORDS,
     QWEN2_WORDS,
@@ -83,7 +84,8 @@ pub(super) fn takes_pieces(tokenizer: &LibraryTokenizer) -> bool {
         }
 }
 
-/// Whether an added token has no space beside another character, and does not take one after a letter or digit.
+/// Whether an added token has no space beside another character, and does not take one after a letter or
+/// digit.
 fn is_local_token(token: &AddedToken) -> bool {
     let spaces =
         token.content.chars().filter(|character| character.is_whitespace() || *character == '▁').count();
@@ -124,8 +126,8 @@ fn replaces_spaces(normalizer: &Value) -> bool {
     normalizer["pattern"]["String"] == " " || steps(normalizer, "normalizers").iter().any(replaces_spaces)
 }
 
-/// Whether a pre-tokenizer splits a text at such a place, which has no space if they are `replaced`. `None` if it may split the pieces in
-/// another way than the whole text.
+/// Whether a pre-tokenizer splits a text at such a place, which has no space if they are `replaced`. `None`
+/// if it may split the pieces in another way than the whole text.
 fn splits(pre_tokenizer: &Value, replaced: bool) -> Option<bool> {
     let flag = |key: &str| pre_tokenizer.get(key).and_then(Value::as_bool);
     match pre_tokenizer.get("type").and_then(Value::as_str) {
@@ -147,8 +149,8 @@ fn splits(pre_tokenizer: &Value, replaced: bool) -> Option<bool> {
     }
 }
 
-/// Whether the model takes such a text as one word, but has no token with a space, `▁` or `Ġ` after another character: then its merges
-/// never cross the place.
+/// Whether the model takes such a text as one word, but has no token with a space, `▁` or `Ġ` after another
+/// character: then its merges never cross the place.
 fn no_token_crosses(model: &TokenModel) -> bool {
     let TokenModel::Bpe(bpe) = model else { return false };
     let is_space = |character: char| [' ', '▁', 'Ġ'].contains(&character);

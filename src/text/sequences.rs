@@ -68,8 +68,8 @@ impl TokenizedText {
         self.chunks().count().max(1)
     }
 
-    /// Splits a text of several rows into parts of at most `max_tokens` tokens each, at the boundaries of sequences. A longer
-    /// sequence is a part of its own, and a text of one row is never split.
+    /// Splits a text of several rows into parts of at most `max_tokens` tokens each, at the boundaries of
+    /// sequences. A longer sequence is a part of its own, and a text of one row is never split.
     pub fn split(self, max_tokens: usize) -> Vec<TokenizedText> {
         if self.chunks().next().is_none() {
             return vec![self];
@@ -88,8 +88,8 @@ impl TokenizedText {
     }
 }
 
-/// Groups sequences of these `lengths`, in tokens, into runs of at most `max_tokens` tokens, keeping their order. A sequence that
-/// is longer is a run of its own.
+/// Groups sequences of these `lengths`, in tokens, into runs of at most `max_tokens` tokens, keeping their
+/// order. A sequence that is longer is a run of its own.
 ///
 /// Returns the indices of the sequences in each run.
 pub fn consecutive_runs(lengths: &[usize], max_tokens: usize) -> Vec<Range<usize>> {

@@ -76,8 +76,8 @@ fn model_type(json: &str) -> Option<Cow<'_, str>> {
     serde_json::from_str::<ModelHeader>(json).ok()?.model_type
 }
 
-/// The model in a `tokenizer.json`. The library finds its type by parsing it to a [`serde_json::Value`] first, which takes twice as
-/// long as parsing a model of a known type.
+/// The model in a `tokenizer.json`. The library finds its type by parsing it to a [`serde_json::Value`]
+/// first, which takes twice as long as parsing a model of a known type.
 impl<'de> Deserialize<'de> for TokenModel {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let json = <&RawValue>::deserialize(deserializer)?.get();

@@ -2,17 +2,19 @@
 //!
 //! # Untrusted tokenizers
 //!
-//! A tokenizer of a known class takes time in proportion to the length of a text. One that is built from a whole `tokenizer.json` can be
-//! made to take quadratic time or more, and nothing but Ctrl-C ends it:
+//! A tokenizer of a known class takes time in proportion to the length of a text. One that is built from a
+//! whole `tokenizer.json` can be made to take quadratic time or more, and nothing but Ctrl-C ends it:
 //!
-//! * a regular expression that backtracks: its engine gives up after a million steps, but starts again at each position of the text
-//!   (`(?=(a+)+b)a` takes a second for 30,000 letters `a`, and more than forty for 300,000);
-//! * a WordPiece model with a large `max_input_chars_per_word` and a token of thousands of characters, on a long word.
+//! * a regular expression that backtracks: its engine gives up after a million steps, but starts again at
+//!   each position of the text (`(?=(a+)+b)a` takes a second for 30,000 letters `a`, and more than forty for
+//!   300,000);
+//! * a WordPiece model with a large `max_input_chars_per_word` and a token of thousands of characters, on a
+//!   long word.
 //!
 //! Files that would make much of a short text are refused: see `check_growth`.
 //!
-//! The whole of a long text is tokenized, although only its beginning may be used: truncated tokens are counted. See `pieces` for the
-//! memory that it takes.
+//! The whole of a long text is tokenized, although only its beginning may be used: truncated tokens are
+//! counted. See `pieces` for the memory that it takes.
 
 use std::borrow::Cow;
 use std::iter::repeat_n;
@@ -99,8 +101,8 @@ pub struct TokenizerOptions {
     pub lowercase: bool,
 }
 
-/// The maximum white-space characters in a row that a regular expression of a tokenizer can split. Its engine gives up after a
-/// million steps, and would leave the rest of the text unsplit without an error.
+/// The maximum white-space characters in a row that a regular expression of a tokenizer can split. Its engine
+/// gives up after a million steps, and would leave the rest of the text unsplit without an error.
 const MAX_WHITESPACE_RUN: usize = 999_000;
 
 /// What `clean_up_tokenization_spaces` replaces in decoded tokens.
@@ -165,7 +167,8 @@ fn lowercases(normalizer: Option<&NormalizerWrapper>) -> bool {
     }
 }
 
-/// Whether a pre-tokenizer, as in a `tokenizer.json`, uses a regular expression: one of its own, or that of byte-level BPE.
+/// Whether a pre-tokenizer, as in a `tokenizer.json`, uses a regular expression: one of its own, or that of
+/// byte-level BPE.
 fn has_regex(pre_tokenizer: &Value) -> bool {
     match pre_tokenizer {
         Value::Object(fields) => {
@@ -197,8 +200,8 @@ fn from_json(
 }
 
 impl Tokenizer {
-    /// Reads a `tokenizer.json`, or a `vocab.txt` or `vocab.json` with the files next to it. Padding and truncation settings of the
-    /// file are ignored: batches are ragged, and `options` has the limit.
+    /// Reads a `tokenizer.json`, or a `vocab.txt` or `vocab.json` with the files next to it. Padding and
+    /// truncation settings of the file are ignored: batches are ragged, and `options` has the limit.
     pub fn read(path: &Path, options: &TokenizerOptions) -> Result<Self> {
         let shown = path.display();
         let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -231,8 +234,8 @@ impl Tokenizer {
         bail!("cannot parse {shown} as a tokenizer ({reason}); download it again")
     }
 
-    /// Reads the `tokenizer.json` of a static model: the files next to it are not read, and there are no special tokens. `options` gets the
-    /// limit and the side of truncation that the file sets, if it does.
+    /// Reads the `tokenizer.json` of a static model: the files next to it are not read, and there are no
+    /// special tokens. `options` gets the limit and the side of truncation that the file sets, if it does.
     pub fn read_static(
         path: &Path,
         options: impl FnOnce(Option<(usize, TruncationSide)>) -> TokenizerOptions,
@@ -260,8 +263,8 @@ impl Tokenizer {
         bail!("cannot parse {shown} as a tokenizer ({reason}); download it again")
     }
 
-    /// Cuts texts before they are tokenized, as model2vec does: to the maximum length times the median length of the tokens of the
-    /// vocabulary, in characters.
+    /// Cuts texts before they are tokenized, as model2vec does: to the maximum length times the median length
+    /// of the tokens of the vocabulary, in characters.
     pub fn cut_characters(&mut self) {
         let vocabulary = self.inner.get_vocab(true);
         let mut lengths: Vec<usize> = vocabulary.keys().map(|token| token.chars().count()).collect();
@@ -287,7 +290,8 @@ impl Tokenizer {
         self.unknown
     }
 
-    /// The id of the token that the model of the tokenizer gives for what is not in the vocabulary, if there is one.
+    /// The id of the token that the model of the tokenizer gives for what is not in the vocabulary, if there
+    /// is one.
     pub fn model_unknown_token_id(&self) -> Option<u32> {
         self.token_id(&self.model().unk_token()?)
     }
@@ -345,8 +349,8 @@ impl Tokenizer {
         Ok(tokenizer)
     }
 
-    /// The id of the mask token and the token: the one that the tokenizer's files name, else `[MASK]` or `<mask>` if it is in the
-    /// vocabulary.
+    /// The id of the mask token and the token: the one that the tokenizer's files name, else `[MASK]` or
+    /// `<mask>` if it is in the vocabulary.
     pub fn mask_token(&self) -> Option<(u32, &str)> {
         let candidates = match &self.named_mask {
             Some(named) => vec![named.as_str()],
@@ -394,14 +398,15 @@ impl Tokenizer {
         self.max_length = max_length;
     }
 
-    /// Pads sequences to the maximum length: with the padding token that the tokenizer's files name, else with `default`.
+    /// Pads sequences to the maximum length: with the padding token that the tokenizer's files name, else
+    /// with `default`.
     pub fn pad_to_max_length(&mut self, default: u32) {
         let named = self.named_padding.as_deref().and_then(|token| self.token_id(token));
         self.padding = Some(named.unwrap_or(default));
     }
 
-    /// Makes a prompt, or its first word, one token wherever a text contains it, if it is in the vocabulary: the marker of queries or
-    /// documents, which the normalizer or the pre-tokenizer would split.
+    /// Makes a prompt, or its first word, one token wherever a text contains it, if it is in the vocabulary:
+    /// the marker of queries or documents, which the normalizer or the pre-tokenizer would split.
     pub fn add_marker(&mut self, prompt: &str) -> Result<()> {
         let Some(word) = prompt.split_whitespace().next() else { return Ok(()) };
         let Some(marker) = [prompt, word].into_iter().find(|marker| self.token_id(marker).is_some()) else {
@@ -479,7 +484,8 @@ impl Tokenizer {
             let limit = self.max_length;
             bail!("{removed} tokens over the limit of {limit}, but its {text} text has only {tokens}");
         }
-        // Of texts that were tokenized in pieces, one token more than the limit, and one more of the longer text.
+        // Of texts that were tokenized in pieces, one token more than the limit, and one more of the longer
+        // text.
         let is_cut =
             first.len() < first_tokens || second.as_ref().is_some_and(|second| second.len() < second_tokens);
         if is_cut {
@@ -489,15 +495,16 @@ impl Tokenizer {
         let truncation = TruncationParams { max_length, direction, strategy, ..Default::default() };
         let (mut first, mut second) =
             truncate_encodings(first, second, &truncation).map_err(|error| anyhow!("{error}"))?;
-        // The library keeps the truncated tokens as further encodings of `max_length` tokens, and its post-processor would combine
-        // each of the first text with each of the second.
+        // The library keeps the truncated tokens as further encodings of `max_length` tokens, and its
+        // post-processor would combine each of the first text with each of the second.
         for encoding in [Some(&mut first), second.as_mut()].into_iter().flatten() {
             drop(encoding.take_overflowing());
         }
         Ok(TokenIds { truncated_tokens: removed + not_tokenized, ..self.with_special_tokens(first, second)? })
     }
 
-    /// Tokenizes a text that has its special tokens, such as the text of a chat template. One over the limit is truncated.
+    /// Tokenizes a text that has its special tokens, such as the text of a chat template. One over the limit
+    /// is truncated.
     pub fn encode_rendered(&self, text: &str) -> Result<TokenIds> {
         let (mut encoding, tokens) = self.encode_at_least(text, self.max_length)?;
         let truncated_tokens = tokens.saturating_sub(self.max_length);
@@ -510,7 +517,8 @@ impl Tokenizer {
         Ok(self.encode_without_special_tokens(text)?.get_ids().to_vec())
     }
 
-    /// The number of tokens in a sequence that do not come from its text: the special tokens and those of `prompt`.
+    /// The number of tokens in a sequence that do not come from its text: the special tokens and those of
+    /// `prompt`.
     pub fn num_prompt_and_special_tokens(&self, prompt: &str) -> Result<usize> {
         Ok(self.num_special_tokens(false) + self.encode_without_special_tokens(prompt)?.len())
     }
@@ -522,8 +530,8 @@ impl Tokenizer {
         Ok(encoding.get_offsets().iter().map(|&(start, end)| start..end).collect())
     }
 
-    /// Tokenizes a text of any length, without truncation, and adds special tokens. Returns with the tokens the byte range of each in
-    /// the text, `None` for special tokens.
+    /// Tokenizes a text of any length, without truncation, and adds special tokens. Returns with the tokens
+    /// the byte range of each in the text, `None` for special tokens.
     pub fn encode_with_offsets(&self, text: &str) -> Result<(TokenIds, Vec<Option<Range<usize>>>)> {
         self.check_whitespace(text)?;
         let encoding = self.inner.encode(text, true).map_err(|error| anyhow!("{error}"))?;
@@ -532,8 +540,8 @@ impl Tokenizer {
         Ok((token_ids(&encoding), offsets))
     }
 
-    /// Tokenizes a text in consecutive sequences without overlap. Each has the prompt before it and the special tokens around it, and
-    /// is as long as the limit allows; the last one has the rest.
+    /// Tokenizes a text in consecutive sequences without overlap. Each has the prompt before it and the
+    /// special tokens around it, and is as long as the limit allows; the last one has the rest.
     ///
     /// # Panics
     /// If the [prompt and the special tokens](Tokenizer::num_prompt_and_special_tokens) reach the limit.
@@ -575,8 +583,8 @@ impl Tokenizer {
         self.inner.encode_fast(text, false).map_err(|error| anyhow!("{error}"))
     }
 
-    /// The tokens of a text without special tokens, and their number: all of them, or of a long text at least `kept` at the side that
-    /// truncation keeps.
+    /// The tokens of a text without special tokens, and their number: all of them, or of a long text at least
+    /// `kept` at the side that truncation keeps.
     fn encode_at_least(&self, text: &str, kept: usize) -> Result<(Encoding, usize)> {
         let takes_pieces = || *self.takes_pieces.get_or_init(|| pieces::takes_pieces(&self.inner));
         if text.len() < pieces::MIN_BYTES || !takes_pieces() {
@@ -644,8 +652,8 @@ impl Tokenizer {
         tokens
     }
 
-    /// The number of prompt tokens that are excluded from pooling, as sentence-transformers counts them: the tokens of the prompt
-    /// alone, with special tokens, except one at the end.
+    /// The number of prompt tokens that are excluded from pooling, as sentence-transformers counts them: the
+    /// tokens of the prompt alone, with special tokens, except one at the end.
     pub fn prompt_length(&self, prompt: &str) -> Result<usize> {
         let encoding = self.inner.encode(prompt, true).map_err(|error| anyhow!("{error}"))?;
         let length = encoding.len().min(self.max_length);
@@ -669,8 +677,9 @@ impl Tokenizer {
         self.inner.get_added_vocabulary().is_special_token(token)
     }
 
-    /// The token with this id for a reader. Tokens of byte-level BPE are decoded where they are whole characters, with `Ġ` for a
-    /// space as in the vocabulary (`Ã©` → `é`); others are the strings of the vocabulary, `#ID` if there is none.
+    /// The token with this id for a reader. Tokens of byte-level BPE are decoded where they are whole
+    /// characters, with `Ġ` for a space as in the vocabulary (`Ã©` → `é`); others are the strings of the
+    /// vocabulary, `#ID` if there is none.
     pub fn label(&self, id: u32) -> String {
         let Some(token) = self.token(id) else { return format!("#{id}") };
         let is_byte_level = matches!(self.inner.get_decoder(), Some(DecoderWrapper::ByteLevel(_)));
@@ -685,21 +694,24 @@ impl Tokenizer {
         }
     }
 
-    /// The number of special tokens that are added to a text, or to a pair: `num_special_tokens_to_add` of transformers.
+    /// The number of special tokens that are added to a text, or to a pair: `num_special_tokens_to_add` of
+    /// transformers.
     pub fn num_special_tokens(&self, is_pair: bool) -> usize {
         self.inner.get_post_processor().map_or(0, |processor| processor.added_tokens(is_pair))
     }
 }
 
-/// Maximum factor by which the `Replace` steps of a normalizer lengthen a text together; those of Llama's make three bytes of one.
+/// Maximum factor by which the `Replace` steps of a normalizer lengthen a text together; those of Llama's
+/// make three bytes of one.
 const MAX_GROWTH: usize = 16;
 /// Maximum bytes that a `Prepend` step puts before each part of a text.
 const MAX_PREPENDED: usize = 64;
-/// Maximum bytes of a piece of a Unigram model, which looks for pieces of every length at each position of a text.
+/// Maximum bytes of a piece of a Unigram model, which looks for pieces of every length at each position of a
+/// text.
 const MAX_PIECE: usize = 256;
 
-/// Refuses a tokenizer that makes much of a short text: one whose post-processor has a text twice, one whose normalizer replaces short
-/// strings by long ones, or a Unigram model with long pieces.
+/// Refuses a tokenizer that makes much of a short text: one whose post-processor has a text twice, one whose
+/// normalizer replaces short strings by long ones, or a Unigram model with long pieces.
 fn check_growth(tokenizer: &LibraryTokenizer) -> Result<()> {
     let post_processor = tokenizer.get_post_processor().map(serde_json::to_value).transpose()?;
     if let Some((text, times)) = post_processor.as_ref().and_then(repeated_text) {

@@ -1,4 +1,5 @@
-//! The tokenizer classes of transformers: the model of each, its special tokens, and where it adds them to a text.
+//! The tokenizer classes of transformers: the model of each, its special tokens, and where it adds them to a
+//! text.
 
 use std::path::Path;
 
@@ -23,7 +24,8 @@ pub(super) enum ModelType {
 }
 
 impl ModelType {
-    /// Whether its vocabulary may be in a file of this name, which older releases wrote without a `tokenizer.json`.
+    /// Whether its vocabulary may be in a file of this name, which older releases wrote without a
+    /// `tokenizer.json`.
     pub(super) fn is_vocab_file(self, name: &str) -> bool {
         match self {
             ModelType::WordPiece => name.ends_with("vocab.txt"),
@@ -72,7 +74,8 @@ pub(super) const BACKEND_CLASS: &str = "TokenizersBackend";
 /// The model types whose files name another class than that of their tokenizers.
 const WRONG_CLASSES: [&str; 3] = ["modernbert", "qwen2", "siglip2"];
 
-/// The name of the class that the files name, without its suffix `Fast`, else that `of_model_type`, as `AutoTokenizer` chooses it.
+/// The name of the class that the files name, without its suffix `Fast`, else that `of_model_type`, as
+/// `AutoTokenizer` chooses it.
 pub(super) fn class_name<'a>(
     config: &'a TokenizerConfig,
     of_model_type: Option<&'static str>,
@@ -86,14 +89,15 @@ pub(super) fn class_name<'a>(
     }
 }
 
-/// A tokenizer of the library, and the token for what is not in the vocabulary: that which the files next to it name, else the
-/// default of its class. It may be another than that of its model.
+/// A tokenizer of the library, and the token for what is not in the vocabulary: that which the files next to
+/// it name, else the default of its class. It may be another than that of its model.
 pub(super) struct ClassTokenizer {
     pub tokenizer: LibraryTokenizer,
     pub unk_token: Option<String>,
 }
 
-/// All classes. Of those with the same model, the first is the default for a vocabulary without a `tokenizer_class`.
+/// All classes. Of those with the same model, the first is the default for a vocabulary without a
+/// `tokenizer_class`.
 pub(super) const CLASSES: &[TokenizerClass] = &[
     TokenizerClass {
         names: &[
@@ -307,8 +311,9 @@ fn template_tokens(
     Ok(tokens)
 }
 
-/// The post-processor that adds the tokens `[begin, end]` to a text and a pair, each with its id. Offsets of tokens are without the
-/// spaces around them where the class has it so; with `add_prefix_space` the first token has none.
+/// The post-processor that adds the tokens `[begin, end]` to a text and a pair, each with its id. Offsets of
+/// tokens are without the spaces around them where the class has it so; with `add_prefix_space` the first
+/// token has none.
 pub(super) fn post_processor(
     template: Template,
     [begin, end]: [Option<(u32, String)>; 2],
@@ -338,7 +343,8 @@ pub(super) fn post_processor(
     Ok(post_processor.into())
 }
 
-/// The error for a special token that the class needs, but that the vocabulary or the files next to it do not have.
+/// The error for a special token that the class needs, but that the vocabulary or the files next to it do not
+/// have.
 pub(super) fn missing_token(
     path: &Path,
     class: &TokenizerClass,

@@ -1,5 +1,5 @@
-//! `tokenizer_config.json` and the files next to it: the class of a tokenizer, its settings and its special tokens, with the
-//! precedence that transformers gives these files.
+//! `tokenizer_config.json` and the files next to it: the class of a tokenizer, its settings and its special
+//! tokens, with the precedence that transformers gives these files.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,12 +12,13 @@ use tokenizers::AddedToken;
 use crate::sys::model_json::read_json_object;
 use crate::sys::regular_file::has_dir_entry;
 
-/// The special tokens that every tokenizer class has, in the order in which transformers adds them to a vocabulary without them.
+/// The special tokens that every tokenizer class has, in the order in which transformers adds them to a
+/// vocabulary without them.
 const SPECIAL_TOKENS: [&str; 7] =
     ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 
-/// `tokenizer_config.json`, `special_tokens_map.json`, `added_tokens.json`, and the tokenizer's part of `config.json`. Any of them
-/// may be absent.
+/// `tokenizer_config.json`, `special_tokens_map.json`, `added_tokens.json`, and the tokenizer's part of
+/// `config.json`. Any of them may be absent.
 #[derive(Clone)]
 pub(super) struct TokenizerConfig {
     /// `tokenizer_class`.
@@ -38,7 +39,8 @@ pub(super) struct TokenizerConfig {
     has_added_tokens_decoder: bool,
 }
 
-/// The special tokens of a tokenizer and its other added tokens, which are found in a text before it is split into words.
+/// The special tokens of a tokenizer and its other added tokens, which are found in a text before it is split
+/// into words.
 pub(super) struct SpecialTokens {
     /// Pairs of a name, for example `cls_token`, and the token.
     by_name: Vec<(String, String)>,
@@ -240,7 +242,8 @@ impl TokenizerConfig {
         }
     }
 
-    /// Adds the `added_tokens` of a `tokenizer.json`, unless `tokenizer_config.json` has an `added_tokens_decoder`.
+    /// Adds the `added_tokens` of a `tokenizer.json`, unless `tokenizer_config.json` has an
+    /// `added_tokens_decoder`.
     pub(super) fn with_added_tokens(mut self, tokens: &[Value]) -> Self {
         let entry = |token: &Value| Some((token.get("id")?.as_u64()?, TokenEntry::deserialize(token).ok()?));
         if !self.has_added_tokens_decoder {
@@ -249,7 +252,8 @@ impl TokenizerConfig {
         self
     }
 
-    /// The special tokens and added tokens of a tokenizer class with these `defaults`: pairs of a name and a token.
+    /// The special tokens and added tokens of a tokenizer class with these `defaults`: pairs of a name and a
+    /// token.
     pub(super) fn special_tokens(&self, defaults: &[(&str, &str)]) -> SpecialTokens {
         let other_names =
             self.special_tokens.keys().map(String::as_str).filter(|name| !SPECIAL_TOKENS.contains(name));

@@ -1,8 +1,10 @@
-//! Builds a tokenizer from a `tokenizer.json` and the files next to it, as `AutoTokenizer` of transformers 5 does.
+//! Builds a tokenizer from a `tokenizer.json` and the files next to it, as `AutoTokenizer` of transformers 5
+//! does.
 //!
-//! Most tokenizer classes take only the vocabulary and merges from the file. The normalizer, the pre-tokenizer and the special tokens
-//! are those of the class, with the settings of `tokenizer_config.json`: see [`from_class`]. Other classes take the whole file: see
-//! [`add_special_tokens`]. In both cases the special tokens and added tokens of the files next to it are added.
+//! Most tokenizer classes take only the vocabulary and merges from the file. The normalizer, the
+//! pre-tokenizer and the special tokens are those of the class, with the settings of `tokenizer_config.json`:
+//! see [`from_class`]. Other classes take the whole file: see [`add_special_tokens`]. In both cases the
+//! special tokens and added tokens of the files next to it are added.
 
 use std::path::Path;
 
@@ -84,8 +86,8 @@ enum UnigramType {
     Unigram,
 }
 
-/// Builds the tokenizer of the class that the files name from a `tokenizer.json`. Returns `None` if the whole file is to be used, or if
-/// it does not parse: reading it as a whole then gives the error with its line.
+/// Builds the tokenizer of the class that the files name from a `tokenizer.json`. Returns `None` if the whole
+/// file is to be used, or if it does not parse: reading it as a whole then gives the error with its line.
 pub(super) fn from_class(
     path: &Path,
     bytes: &[u8],
@@ -112,7 +114,8 @@ pub(super) fn from_class(
     }
 }
 
-/// The class that the files name, as `AutoTokenizer` chooses it. Returns `None` for a class that takes the whole file.
+/// The class that the files name, as `AutoTokenizer` chooses it. Returns `None` for a class that takes the
+/// whole file.
 fn tokenizer_class(config: &TokenizerConfig, bytes: &[u8]) -> Option<&'static TokenizerClass> {
     let by_model_type =
         CLASS_OF_MODEL_TYPE.iter().find(|(model_type, _)| config.model_type.as_deref() == Some(model_type));
@@ -125,8 +128,8 @@ fn tokenizer_class(config: &TokenizerConfig, bytes: &[u8]) -> Option<&'static To
     TokenizerClass::find(name)
 }
 
-/// Builds a tokenizer from the `parts` that its class makes of the file's model, an `M`, and its normalizer. Returns `None` if the file
-/// does not parse.
+/// Builds a tokenizer from the `parts` that its class makes of the file's model, an `M`, and its normalizer.
+/// Returns `None` if the file does not parse.
 fn build<M: DeserializeOwned>(
     path: &Path,
     class: &'static TokenizerClass,
@@ -208,7 +211,8 @@ fn unigram_unk_id(
     })
 }
 
-/// The normalizer: the steps of the class, and the character map (`precompiled_charsmap`) of the file's own `normalizer`.
+/// The normalizer: the steps of the class, and the character map (`precompiled_charsmap`) of the file's own
+/// `normalizer`.
 fn unigram_normalizer(class: &str, normalizer: &Value, config: &TokenizerConfig) -> Result<Value> {
     let replace_with_space =
         |regex: &str| json!({"type": "Replace", "pattern": {"Regex": regex}, "content": " "});
@@ -274,7 +278,8 @@ fn precompiled_normalizer(normalizer: &Value) -> Option<Value> {
     steps.iter().find(|step| step.get("precompiled_charsmap").is_some()).cloned()
 }
 
-/// Adds the special tokens and added tokens of the files next to a `tokenizer.json` to the tokenizer of the whole file.
+/// Adds the special tokens and added tokens of the files next to a `tokenizer.json` to the tokenizer of the
+/// whole file.
 pub(super) fn add_special_tokens(
     path: &Path,
     mut tokenizer: LibraryTokenizer,

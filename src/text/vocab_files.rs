@@ -1,4 +1,5 @@
-//! Builds a tokenizer from a `vocab.txt`, or from a `vocab.json` with `merges.txt`, as older releases of transformers saved them.
+//! Builds a tokenizer from a `vocab.txt`, or from a `vocab.json` with `merges.txt`, as older releases of
+//! transformers saved them.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -21,8 +22,8 @@ use crate::sys::regular_file;
 pub(super) const CONVERT: &str = "convert it to a tokenizer.json with transformers \
     (AutoTokenizer.from_pretrained(DIR).save_pretrained(OUT))";
 
-/// The classes of model types whose vocabulary file has the name of BERT's or RoBERTa's, but not its class. They count if no file has
-/// a `tokenizer_class`.
+/// The classes of model types whose vocabulary file has the name of BERT's or RoBERTa's, but not its class.
+/// They count if no file has a `tokenizer_class`.
 const CLASS_OF_MODEL_TYPE: &[(&str, &str)] = &[
     ("clip", CLIP),
     ("mpnet", "MPNetTokenizer"),
@@ -53,7 +54,8 @@ pub(super) fn read(path: &Path, config: &TokenizerConfig) -> Result<ClassTokeniz
     Ok(ClassTokenizer { tokenizer, unk_token })
 }
 
-/// The class that `tokenizer_class` or the model type names, else the default for a vocabulary file with this name.
+/// The class that `tokenizer_class` or the model type names, else the default for a vocabulary file with this
+/// name.
 fn tokenizer_class(path: &Path, config: &TokenizerConfig) -> Result<&'static TokenizerClass> {
     let file_name = path.file_name().unwrap_or_default().to_string_lossy();
     let by_model_type = |model_type: &String| CLASS_OF_MODEL_TYPE.iter().find(|(key, _)| key == model_type);

@@ -39,11 +39,12 @@ pub struct NoRoom {
 }
 
 impl Tokenizer {
-    /// Tokenizes a text, after `first` if it is the second text of a pair, with special tokens and the alignment of the text. Each
-    /// window has the whole first text and a part of the text.
+    /// Tokenizes a text, after `first` if it is the second text of a pair, with special tokens and the
+    /// alignment of the text. Each window has the whole first text and a part of the text.
     ///
     /// # Errors
-    /// As [`Tokenizer::encode`], and [`NoRoom`] if the first text leaves room for no more tokens of the text than windows share.
+    /// As [`Tokenizer::encode`], and [`NoRoom`] if the first text leaves room for no more tokens of the text
+    /// than windows share.
     pub fn encode_aligned(&self, first: Option<&str>, text: &str, windows: Windows) -> Result<Vec<TokenIds>> {
         let encoding = self.encode_characters(first, text)?;
         let second = usize::from(first.is_some());
@@ -123,8 +124,8 @@ fn truncated(tokens: Range<usize>, room: usize, side: TruncationSide) -> Range<u
     }
 }
 
-/// Windows of `room` tokens that share `stride` tokens with the next one; the last one has the rest. `None` if the text needs several
-/// windows, but one has no more than `stride` tokens.
+/// Windows of `room` tokens that share `stride` tokens with the next one; the last one has the rest. `None`
+/// if the text needs several windows, but one has no more than `stride` tokens.
 fn overlapping(tokens: Range<usize>, room: usize, stride: usize) -> Option<Vec<Range<usize>>> {
     if tokens.len() <= room {
         return Some(vec![tokens]);

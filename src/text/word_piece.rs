@@ -1,8 +1,9 @@
-//! WordPiece (Wu et al. 2016, "Google's Neural Machine Translation System", section 4.1): the tokens of a word are the longest ones of
-//! the vocabulary, from its start on.
+//! WordPiece (Wu et al. 2016, "Google's Neural Machine Translation System", section 4.1): the tokens of a
+//! word are the longest ones of the vocabulary, from its start on.
 //!
-//! The model of the library `tokenizers` in a sixth of its memory, which counts where many processes share one model: they share the
-//! weights, but not the vocabulary. BERT's 30,522 tokens take 0.9 MB here, and 5 MB in the library's two hash maps of strings.
+//! The model of the library `tokenizers` in a sixth of its memory, which counts where many processes share
+//! one model: they share the weights, but not the vocabulary. BERT's 30,522 tokens take 0.9 MB here, and 5 MB
+//! in the library's two hash maps of strings.
 
 use std::borrow::Cow;
 use std::collections::HashMap;

@@ -1,5 +1,6 @@
-//! From a text to its words: the normalizer and the pre-tokenizer of a tokenizer. They are those of the library, but BERT's skip the steps
-//! that cannot change a text in ASCII, which takes two thirds of the time to be tokenized then.
+//! From a text to its words: the normalizer and the pre-tokenizer of a tokenizer. They are those of the
+//! library, but BERT's skip the steps that cannot change a text in ASCII, which takes two thirds of the time
+//! to be tokenized then.
 
 use serde::Deserialize;
 use tokenizers::normalizers::BertNormalizer;

@@ -1,5 +1,5 @@
-//! Vectors whose elements are in the file as they are in memory: little-endian, row-major, in one or several segments. The file is mapped;
-//! where it cannot be, its rows are read.
+//! Vectors whose elements are in the file as they are in memory: little-endian, row-major, in one or several
+//! segments. The file is mapped; where it cannot be, its rows are read.
 
 use std::fs::File;
 use std::ops::{ControlFlow, Range};

@@ -17,7 +17,8 @@ use crate::formats::{ElementType, StoredArray, npy};
 use crate::rows::FileMetadata;
 use crate::rows::columns::{EMBEDDING, EMBEDDINGS};
 
-/// Opens an npy file of `size` bytes. What is known about the vectors is in the file `NAME.meta.json` beside it, if there is one.
+/// Opens an npy file of `size` bytes. What is known about the vectors is in the file `NAME.meta.json` beside
+/// it, if there is one.
 pub(super) fn open_npy(
     path: &Path,
     name: &Arc<str>,
@@ -48,7 +49,8 @@ pub(super) fn open_npz(name: &Arc<str>, file: File, size: u64, field: VectorFiel
     converted::open(name, (file.into(), size), of_numpy(name, array)?, FileMetadata::default(), columns)
 }
 
-/// Opens a safetensors file of `size` bytes: the tensor `embeddings`, or another, and int64 tensors `(N)` that locate chunks.
+/// Opens a safetensors file of `size` bytes: the tensor `embeddings`, or another, and int64 tensors `(N)`
+/// that locate chunks.
 pub(super) fn open_safetensors(
     name: &Arc<str>,
     (file, size): (File, u64),

@@ -28,14 +28,16 @@ const HIDDEN: &[&str] = &[TOKENS, TRUNCATED, SCALE, EMBEDDING, EMBEDDINGS];
 /// Columns of a sparse vector, which are not shown beside it, nor beside another output of the same row.
 const HIDDEN_SPARSE: &[&str] = &[INDICES, VALUES, WEIGHTS];
 
-/// Whether a column is shown beside what rows hold; `has_sparse`: a sparse vector, alone or beside other outputs.
+/// Whether a column is shown beside what rows hold; `has_sparse`: a sparse vector, alone or beside other
+/// outputs.
 pub(super) fn is_shown(name: &str, has_sparse: bool) -> bool {
     !(HIDDEN.contains(&name) || has_sparse && HIDDEN_SPARSE.contains(&name))
 }
 
 /// What a schema says about the vectors of a file.
 pub(super) struct VectorSchema {
-    /// The indices of the columns that are decoded, ascending: the vectors and the scales, or indices and values.
+    /// The indices of the columns that are decoded, ascending: the vectors and the scales, or indices and
+    /// values.
     pub decoded: Vec<usize>,
     /// The index of the column of the vectors, or of the indices of sparse ones.
     pub vectors: usize,
@@ -57,8 +59,8 @@ pub(super) struct VectorSchema {
 }
 
 impl VectorSchema {
-    /// The columns of the file that `columns`, given by their indices in [`VectorSchema::columns`], are, ascending and distinct; and
-    /// the position of each of `columns` among them.
+    /// The columns of the file that `columns`, given by their indices in [`VectorSchema::columns`], are,
+    /// ascending and distinct; and the position of each of `columns` among them.
     pub(super) fn projection(&self, columns: &[usize]) -> (Vec<usize>, Vec<usize>) {
         let indices: Vec<usize> = columns.iter().map(|column| self.indices[*column]).collect();
         let mut projection = indices.clone();
@@ -131,8 +133,8 @@ impl VectorSchema {
         VectorSchema { decoded, vectors, values, scale: None, kind, dtype, width, metadata, columns, indices }
     }
 
-    /// The stored elements of a vector: those that the type of the column says, else those of the first vector, which `first` finds; 0
-    /// if no row has one.
+    /// The stored elements of a vector: those that the type of the column says, else those of the first
+    /// vector, which `first` finds; 0 if no row has one.
     pub(super) fn stored_width(
         &self,
         name: &str,
@@ -144,7 +146,8 @@ impl VectorSchema {
         }
     }
 
-    /// The stored elements of the first vector of a batch that has the column of the vectors alone; `None` if no row has one.
+    /// The stored elements of the first vector of a batch that has the column of the vectors alone; `None` if
+    /// no row has one.
     pub(super) fn width_in(&self, batch: &RecordBatch) -> Option<usize> {
         let column = batch.column(0);
         let (values, offsets) = list_values(column)?;
@@ -174,8 +177,8 @@ impl VectorSchema {
         }
     }
 
-    /// Calls `visit` with the vectors of a batch with the columns [`VectorSchema::decoded`], whose first row is row `first_row` of the
-    /// file: a block for each run of rows that have a vector.
+    /// Calls `visit` with the vectors of a batch with the columns [`VectorSchema::decoded`], whose first row
+    /// is row `first_row` of the file: a block for each run of rows that have a vector.
     pub(super) fn visit_batch(
         &self,
         name: &str,
@@ -199,8 +202,8 @@ impl VectorSchema {
         Ok(ControlFlow::Continue(()))
     }
 
-    /// Appends the vectors of a batch with the columns [`VectorSchema::decoded`], whose first row is row `first_row` of the file, to a
-    /// buffer. `width`: the stored elements that each must have.
+    /// Appends the vectors of a batch with the columns [`VectorSchema::decoded`], whose first row is row
+    /// `first_row` of the file, to a buffer. `width`: the stored elements that each must have.
     fn append(
         &self,
         name: &str,
@@ -322,7 +325,8 @@ fn candidate(field: &FieldRef) -> Candidate {
     Candidate { name: field.name().clone(), type_name: field.data_type().to_string(), held }
 }
 
-/// The columns of a file that are shown beside what rows hold, which is in column `vectors`, with their indices in the schema.
+/// The columns of a file that are shown beside what rows hold, which is in column `vectors`, with their
+/// indices in the schema.
 fn shown_columns(schema: &Schema, vectors: usize, has_sparse: bool) -> (Vec<usize>, Vec<KeptColumn>) {
     let is_shown = |i: usize, field: &FieldRef| i != vectors && is_shown(field.name(), has_sparse);
     let shown = schema.fields().iter().enumerate().filter(|(i, field)| is_shown(*i, field));

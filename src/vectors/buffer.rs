@@ -134,8 +134,8 @@ impl BlockBuffer {
     }
 }
 
-/// The scale of each int8 row with which its vector has unit length, for formats that store no scales: 1 / ‖q‖, or 0 for a row of
-/// zeros.
+/// The scale of each int8 row with which its vector has unit length, for formats that store no scales: 1 /
+/// ‖q‖, or 0 for a row of zeros.
 pub(super) fn unit_scales(values: &[i8], width: usize, scales: &mut Vec<f32>) {
     let scale = |row: &[i8]| {
         let squares: i64 = row.iter().map(|x| i64::from(i32::from(*x).pow(2))).sum();

@@ -65,7 +65,8 @@ impl<'a> VectorField<'a> {
         }
     }
 
-    /// The index of the field among `fields`, which are `noun`s of the file. `own`: the names that `sconce embed` writes, best first.
+    /// The index of the field among `fields`, which are `noun`s of the file. `own`: the names that
+    /// `sconce embed` writes, best first.
     pub(super) fn find(self, file: &str, noun: &str, own: &[&str], fields: &[Candidate]) -> Result<usize> {
         if let Some(name) = self.name()
             && let Some(found) = only(file, noun, name, fields)?

@@ -16,7 +16,8 @@ fn integers(name: &str) -> KeptColumn {
     KeptColumn::new(name, ColumnType::Integer)
 }
 
-/// The columns `index` and `chunk` of an npy file, from the number of chunks of each record; no columns if rows are not chunks.
+/// The columns `index` and `chunk` of an npy file, from the number of chunks of each record; no columns if
+/// rows are not chunks.
 pub(super) struct ChunkCounts {
     columns: Vec<KeptColumn>,
     /// The first row of each record.

@@ -1,5 +1,5 @@
-//! Dense arrays as other software stores them. Where the elements are not in the file as they are in memory (f64, bf16, big-endian,
-//! column-major), rows are read and converted.
+//! Dense arrays as other software stores them. Where the elements are not in the file as they are in memory
+//! (f64, bf16, big-endian, column-major), rows are read and converted.
 
 use std::fs::File;
 use std::ops::{ControlFlow, Range};
@@ -20,8 +20,8 @@ use crate::sys::regular_file::read_exact_at;
 /// Maximum size in bytes of the rows that are read at a time, unless one row is larger.
 const READ_BYTES: usize = 8 << 20;
 
-/// The vectors of an array in `file`, which has `size` bytes, with elements of the type `element`, beside the columns that `columns` makes
-/// for their number. An array is `(N, D)`, or `(D,)` for one vector.
+/// The vectors of an array in `file`, which has `size` bytes, with elements of the type `element`, beside the
+/// columns that `columns` makes for their number. An array is `(N, D)`, or `(D,)` for one vector.
 pub(super) fn open(
     name: &Arc<str>,
     (file, size): (Arc<File>, u64),

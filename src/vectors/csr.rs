@@ -1,5 +1,5 @@
-//! A sparse matrix `(N, V)` in CSR form in an npz file without compression, as `scipy.sparse.save_npz` writes it. Its arrays are read where
-//! they are in the file.
+//! A sparse matrix `(N, V)` in CSR form in an npz file without compression, as `scipy.sparse.save_npz` writes
+//! it. Its arrays are read where they are in the file.
 
 use std::fs::File;
 use std::ops::{ControlFlow, Range};

@@ -1,4 +1,5 @@
-//! CSV: the elements of a vector in the columns `e0`, `e1` and so on, and for int8 its `scale`; or a vector in one column, as a JSON list.
+//! CSV: the elements of a vector in the columns `e0`, `e1` and so on, and for int8 its `scale`; or a vector
+//! in one column, as a JSON list.
 
 use std::ops::{ControlFlow, Range};
 use std::path::Path;

@@ -44,8 +44,8 @@ impl VectorFile {
         bail!("{} has {held}; pass a file with one dense vector per row", file.name)
     }
 
-    /// Opens a file as [`VectorFile::open`] does, or one with sparse vectors or one vector per token: Arrow, Parquet or
-    /// jsonl.
+    /// Opens a file as [`VectorFile::open`] does, or one with sparse vectors or one vector per token: Arrow,
+    /// Parquet or jsonl.
     pub fn open_any(path: &Path, field: VectorField) -> Result<VectorFile> {
         let name: Arc<str> = path.display().to_string().into();
         let unread = |error| anyhow!("cannot read {name} ({error}); check the path");
@@ -104,7 +104,8 @@ impl VectorFile {
         self.opened.dimensions
     }
 
-    /// Whether the file has elements of more bits than those of [`VectorFile::dtype`], to which they are rounded.
+    /// Whether the file has elements of more bits than those of [`VectorFile::dtype`], to which they are
+    /// rounded.
     pub fn is_rounded(&self) -> bool {
         self.opened.is_rounded
     }
@@ -114,20 +115,21 @@ impl VectorFile {
         self.opened.dtype
     }
 
-    /// How the vectors were made: model, digest of the weights, prompt and so on, as in [`FileMetadata`] without prefix. Empty if the
-    /// file does not say.
+    /// How the vectors were made: model, digest of the weights, prompt and so on, as in [`FileMetadata`]
+    /// without prefix. Empty if the file does not say.
     pub fn metadata(&self) -> &FileMetadata {
         &self.opened.metadata
     }
 
-    /// The rows of the file in ranges that threads can read on their own, of about `max_rows` rows unless the format has units of its
-    /// own, such as row groups.
+    /// The rows of the file in ranges that threads can read on their own, of about `max_rows` rows unless the
+    /// format has units of its own, such as row groups.
     pub fn units(&self, max_rows: usize) -> Vec<Range<usize>> {
         self.opened.vectors.units(max_rows)
     }
 
-    /// Reads the rows of one of the [`VectorFile::units`] into `buffer`, at most `max_rows` at a time, and calls `visit` with each
-    /// block, in order. Break ends the reading. Rows without a vector (null) are in no block.
+    /// Reads the rows of one of the [`VectorFile::units`] into `buffer`, at most `max_rows` at a time, and
+    /// calls `visit` with each block, in order. Break ends the reading. Rows without a vector (null) are in
+    /// no block.
     pub fn read_unit(
         &self,
         unit: Range<usize>,
@@ -138,8 +140,8 @@ impl VectorFile {
         self.opened.vectors.read(unit, Blocks { max_rows, buffer, visit: &mut visit })
     }
 
-    /// Calls `visit` with blocks of at most `max_rows` rows, in order, from row `first_row` on. Break ends the reading. Rows without a
-    /// vector (null) are in no block.
+    /// Calls `visit` with blocks of at most `max_rows` rows, in order, from row `first_row` on. Break ends
+    /// the reading. Rows without a vector (null) are in no block.
     pub fn for_each_block(
         &self,
         first_row: usize,
@@ -156,8 +158,8 @@ impl VectorFile {
         Ok(())
     }
 
-    /// Calls `visit` with one block of these rows, ascending and distinct. [`Block::first_row`] is 0: row `i` of the block is row
-    /// `rows[i]` of the file.
+    /// Calls `visit` with one block of these rows, ascending and distinct. [`Block::first_row`] is 0: row `i`
+    /// of the block is row `rows[i]` of the file.
     pub fn read_rows<T>(&self, rows: &[usize], visit: impl FnOnce(&Block) -> Result<T>) -> Result<T> {
         let (mut buffer, mut gathered) = (BlockBuffer::default(), BlockBuffer::default());
         gathered.clear();
@@ -181,7 +183,8 @@ impl VectorFile {
         visit(&gathered.block(self.dtype(), 0, rows.len(), self.dimensions()))
     }
 
-    /// The columns beside the vectors: `index`, `id`, `chunk`, `start`, `end` and kept columns, as far as the file has them.
+    /// The columns beside the vectors: `index`, `id`, `chunk`, `start`, `end` and kept columns, as far as the
+    /// file has them.
     pub fn columns(&self) -> &[KeptColumn] {
         self.opened.columns.columns()
     }
@@ -208,7 +211,8 @@ impl VectorFile {
         }
     }
 
-    /// The values of columns, given by their indices in [`VectorFile::columns`], in rows that are ascending and distinct: one list per row.
+    /// The values of columns, given by their indices in [`VectorFile::columns`], in rows that are ascending
+    /// and distinct: one list per row.
     pub fn values(&self, rows: &[usize], columns: &[usize]) -> Result<Vec<Vec<FieldValue>>> {
         if columns.is_empty() || rows.is_empty() {
             return Ok(vec![Vec::new(); rows.len()]);

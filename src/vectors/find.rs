@@ -1,4 +1,5 @@
-//! Which arguments of a command line name vector files: a shell makes several of one glob, and a directory holds those of a run.
+//! Which arguments of a command line name vector files: a shell makes several of one glob, and a directory
+//! holds those of a run.
 
 use std::ffi::OsString;
 use std::fs;
@@ -26,8 +27,9 @@ const EXTENSIONS: [&str; 12] = [
 /// What follows the name of a vector file in those of the files beside it that are not hidden.
 const SIDECAR_SUFFIXES: [&str; 2] = [LEDGER_SUFFIX, ".meta.json"];
 
-/// The vector files that arguments name, and the rest of the arguments, which are texts: `first`, all arguments after it up to the first
-/// that is no vector file, and the files of directories among these. The ledgers and the metadata beside vector files are left out.
+/// The vector files that arguments name, and the rest of the arguments, which are texts: `first`, all
+/// arguments after it up to the first that is no vector file, and the files of directories among these. The
+/// ledgers and the metadata beside vector files are left out.
 pub fn find_files(first: &Path, mut more: Vec<String>) -> Result<(Vec<PathBuf>, Vec<String>)> {
     let is_file = |text: &String| is_vector_file(Path::new(text)) || is_sidecar(Path::new(text));
     let texts = more.split_off(more.iter().take_while(|text| is_file(text)).count());

@@ -29,7 +29,8 @@ struct Parts {
 }
 
 impl VectorFile {
-    /// Opens files as [`VectorFile::open_any`] does, the rows of one after those of another; with the column `file` if there are several.
+    /// Opens files as [`VectorFile::open_any`] does, the rows of one after those of another; with the column
+    /// `file` if there are several.
     ///
     /// # Errors
     /// As [`VectorFile::open_any`], and if their vectors cannot be compared with the same query.

@@ -1,5 +1,5 @@
-//! JSON lines: a vector in `"embedding"` or one per token in `"embeddings"`, and for int8 its `"scale"`; a sparse vector in `"weights"`; or
-//! any of these in another field.
+//! JSON lines: a vector in `"embedding"` or one per token in `"embeddings"`, and for int8 its `"scale"`; a
+//! sparse vector in `"weights"`; or any of these in another field.
 
 use std::collections::BTreeMap;
 use std::ops::{ControlFlow, Range};

@@ -5,7 +5,8 @@ use arrow_array::{Array, ArrayRef, OffsetSizeTrait, UInt64Array};
 use arrow_schema::{DataType, FieldRef};
 use arrow_select::take::take;
 
-/// The elements of a type of lists, and their number if all lists have the same; `None` if it is no type of lists.
+/// The elements of a type of lists, and their number if all lists have the same; `None` if it is no type of
+/// lists.
 pub(super) fn list_items(data_type: &DataType) -> Option<(&FieldRef, Option<i32>)> {
     match data_type {
         DataType::List(item)

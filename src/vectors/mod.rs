@@ -1,4 +1,5 @@
-//! Vectors in blocks, over the readers of [`formats`](crate::formats): what `sconce embed` writes, and arrays of other software.
+//! Vectors in blocks, over the readers of [`formats`](crate::formats): what `sconce embed` writes, and arrays
+//! of other software.
 //!
 //! ```text
 //! VectorFile ──► units ──► read into a BlockBuffer ──► Block
@@ -6,8 +7,9 @@
 //! metadata       of rows   mapped or decoded            int8 or signs
 //! ```
 //!
-//! A file is never in memory as a whole. Elements of npy, safetensors and uncompressed Arrow files are read where they are in the
-//! file; rows of parquet, jsonl, csv and compressed Arrow files are decoded. The columns beside the vectors are read for single rows.
+//! A file is never in memory as a whole. Elements of npy, safetensors and uncompressed Arrow files are read
+//! where they are in the file; rows of parquet, jsonl, csv and compressed Arrow files are decoded. The
+//! columns beside the vectors are read for single rows.
 
 mod array;
 mod arrays;

@@ -49,10 +49,12 @@ impl VectorFile {
         })
     }
 
-    /// The nearest neighbours of dense queries, `(queries, dimensions)`: at most `k` of each, with scores of at least `threshold`.
+    /// The nearest neighbours of dense queries, `(queries, dimensions)`: at most `k` of each, with scores of
+    /// at least `threshold`.
     ///
     /// # Errors
-    /// [`UnusableQuery`] if a value of a query is not finite. If the file cannot be read, or has a value that is not finite.
+    /// [`UnusableQuery`] if a value of a query is not finite. If the file cannot be read, or has a value that
+    /// is not finite.
     pub fn nearest(
         &self,
         metric: Metric,
@@ -87,8 +89,8 @@ impl VectorFile {
         Ok(Found { neighbours: nearest.into_sorted(), scored })
     }
 
-    /// The nearest neighbours of queries with one vector per token, concatenated, in a file with one vector per token. `mean`: scores are
-    /// divided by the number of query tokens.
+    /// The nearest neighbours of queries with one vector per token, concatenated, in a file with one vector
+    /// per token. `mean`: scores are divided by the number of query tokens.
     ///
     /// # Errors
     /// As [`VectorFile::nearest`]; [`UnusableQuery`] also for a query without vectors.

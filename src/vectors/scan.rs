@@ -30,7 +30,8 @@ impl VectorFile {
         if self.dtype() == OutputDtype::Binary { Stored::Signs } else { Stored::Numbers }
     }
 
-    /// Scores the rows from `first_row` on, and offers them to `sink`. Returns the number of rows with a vector.
+    /// Scores the rows from `first_row` on, and offers them to `sink`. Returns the number of rows with a
+    /// vector.
     pub fn scan(&self, first_row: usize, scorer: &Scorer, sink: &impl Sink) -> Result<usize> {
         let row_bytes = self.dtype().width(self.dimensions()) * self.dtype().element_bytes();
         let max_rows = (BLOCK_BYTES / row_bytes.max(1)).clamp(MIN_BLOCK_ROWS, MAX_BLOCK_ROWS);
@@ -56,21 +57,22 @@ impl VectorFile {
         Ok(scored.into_inner())
     }
 
-    /// Scores all rows of a file with one vector per token for each of `queries`, and offers them to `sink`. A row without vectors is
-    /// no neighbour. Returns the number of rows that are not null.
+    /// Scores all rows of a file with one vector per token for each of `queries`, and offers them to `sink`.
+    /// A row without vectors is no neighbour. Returns the number of rows that are not null.
     pub fn scan_tokens(&self, queries: &[MaxSim], sink: &impl Sink) -> Result<usize> {
         self.for_each_block_on_threads(TOKEN_BLOCK_ROWS, |block| self.score_tokens(block, queries, sink))
     }
 
-    /// Scores all rows of a file with sparse vectors, and offers them to `sink`. Returns the number of rows with a vector.
+    /// Scores all rows of a file with sparse vectors, and offers them to `sink`. Returns the number of rows
+    /// with a vector.
     pub fn scan_sparse(&self, scorer: &SparseScorer, sink: &impl Sink) -> Result<usize> {
         self.for_each_block_on_threads(SPARSE_BLOCK_ROWS, |block| {
             scorer.scan(block, sink).map_err(|error| anyhow!("{}: {error}", self.name()))
         })
     }
 
-    /// Calls `visit` with all blocks of at most `max_rows` rows that have as many lengths as rows; each thread reads units of its own.
-    /// Returns the number of these rows.
+    /// Calls `visit` with all blocks of at most `max_rows` rows that have as many lengths as rows; each
+    /// thread reads units of its own. Returns the number of these rows.
     fn for_each_block_on_threads(
         &self,
         max_rows: usize,
@@ -112,8 +114,8 @@ impl VectorFile {
         })
     }
 
-    /// The rows of a range in f32, `(rows, dimensions)`; signs are ±1. Rows without a vector are zeros; they are the second result,
-    /// counted from the first row of the range.
+    /// The rows of a range in f32, `(rows, dimensions)`; signs are ±1. Rows without a vector are zeros; they
+    /// are the second result, counted from the first row of the range.
     pub fn rows_f32(&self, rows: Range<usize>) -> Result<(Vec<f32>, HashSet<usize>)> {
         let mut x = Vec::with_capacity(rows.len() * self.dimensions());
         let (mut buffer, mut missing) = (Vec::new(), HashSet::new());

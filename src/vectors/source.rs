@@ -22,7 +22,8 @@ pub(super) struct Blocks<'a> {
 
 /// The vectors of a file.
 pub(super) trait Vectors: Send + Sync {
-    /// The rows of the file in ranges that threads read on their own, of about `max_rows` rows where the format has no units of its own.
+    /// The rows of the file in ranges that threads read on their own, of about `max_rows` rows where the
+    /// format has no units of its own.
     fn units(&self, max_rows: usize) -> Vec<Range<usize>>;
 
     /// Reads a range of rows inside a unit, block by block.
@@ -34,7 +35,8 @@ pub(super) trait Columns: Send + Sync {
     /// Names and types, in the order of the file.
     fn columns(&self) -> &[KeptColumn];
 
-    /// The values of columns, given by their indices, in rows that are ascending and distinct: one list per row.
+    /// The values of columns, given by their indices, in rows that are ascending and distinct: one list per
+    /// row.
     fn values(&self, rows: &[usize], columns: &[usize]) -> Result<Vec<Vec<FieldValue>>>;
 }
 

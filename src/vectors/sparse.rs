@@ -15,7 +15,8 @@ use super::width::MAX_SPARSE_DIMENSIONS;
 use crate::rows::columns::{INDICES, VALUES};
 use crate::rows::field::convert;
 
-/// Appends rows with the columns [`INDICES`] and [`VALUES`], whose first row is row `first_row` of the file, to a buffer.
+/// Appends rows with the columns [`INDICES`] and [`VALUES`], whose first row is row `first_row` of the file,
+/// to a buffer.
 pub(super) fn append(
     name: &str,
     [indices, values]: [&ArrayRef; 2],
@@ -88,7 +89,8 @@ fn lists<T>(
     Ok((offsets, values))
 }
 
-/// Numbers for the tokens of a file that names elements by their tokens, in the order in which they are first asked for.
+/// Numbers for the tokens of a file that names elements by their tokens, in the order in which they are first
+/// asked for.
 #[derive(Debug, Default)]
 pub struct TokenNumbers(RwLock<HashMap<String, u32>>);
 

@@ -1,5 +1,5 @@
-//! Parquet and Arrow files, decoded by row groups and record batches. Vectors of uncompressed record batches of Arrow are read where they are
-//! in the file.
+//! Parquet and Arrow files, decoded by row groups and record batches. Vectors of uncompressed record batches
+//! of Arrow are read where they are in the file.
 
 use std::fs::File;
 use std::ops::{ControlFlow, Range};

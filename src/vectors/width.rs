@@ -23,8 +23,8 @@ pub(super) fn checked_width(name: &str, width: u64) -> Result<usize> {
     }
 }
 
-/// The type and the dimensions of vectors with `width` int8 elements: `int8`, or signs if the metadata says so. Without metadata, they
-/// are signs if `is_sign`.
+/// The type and the dimensions of vectors with `width` int8 elements: `int8`, or signs if the metadata says
+/// so. Without metadata, they are signs if `is_sign`.
 pub(super) fn dimensions_of_int8(
     metadata: &FileMetadata,
     width: usize,

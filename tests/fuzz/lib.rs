@@ -1,4 +1,5 @@
-//! Fuzz targets for cargo-fuzz: each file in `fuzz_targets/` runs one function of `tests/integration/support/fuzz_targets.rs`.
+//! Fuzz targets for cargo-fuzz: each file in `fuzz_targets/` runs one function of
+//! `tests/integration/support/fuzz_targets.rs`.
 
 #[path = "../integration/support/fuzz_targets.rs"]
 pub mod targets;

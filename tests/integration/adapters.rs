@@ -1,5 +1,5 @@
-//! LoRA adapters: merged weights give the vectors of the reference, and what is no plain adapter is refused by name. The models are made
-//! by `scripts/fixtures/make_adapter_fixtures.py`.
+//! LoRA adapters: merged weights give the vectors of the reference, and what is no plain adapter is refused
+//! by name. The models are made by `scripts/fixtures/make_adapter_fixtures.py`.
 
 use std::fs;
 use std::path::Path;
@@ -61,8 +61,8 @@ fn every_task_gives_the_hidden_states_and_vectors_of_merged_weights() {
     }
 }
 
-/// An adapter as every fine-tuned classifier has it: the head, norms and biases are beside the updates, the config of the base model does
-/// not name the labels, and the file is one of `torch.save`.
+/// An adapter as every fine-tuned classifier has it: the head, norms and biases are beside the updates, the
+/// config of the base model does not name the labels, and the file is one of `torch.save`.
 #[test]
 fn an_adapter_of_a_classifier_has_the_logits_of_merged_weights() {
     let folder = fixture("adapters/peft-classifier");
@@ -88,7 +88,8 @@ fn an_adapter_of_a_classifier_has_the_logits_of_merged_weights() {
     let page: Value = serde_json::from_str(&page).unwrap();
     assert!(page.to_string().contains("LABEL_2") && page.to_string().contains("SEQ_CLS"), "{page}");
     let merged = page["tensors"]["merged"].as_array().unwrap();
-    // Two updates in each of two layers, and the table; two biases and a norm in each layer. The head is not loaded.
+    // Two updates in each of two layers, and the table; two biases and a norm in each layer. The head is not
+    // loaded.
     assert_eq!(merged.len(), 2 * 2 + 1 + 2 * (2 + 2), "{merged:?}");
 }
 
@@ -197,8 +198,9 @@ fn adapters_that_are_not_plain_low_rank_updates_are_refused_by_name() {
     }
 }
 
-/// Edits of a config with which PEFT loads the adapter, and which are refused: it leaves out tensors of the file, takes parts that the file
-/// lacks as they were before the training, or changes the weights of the base model or what an adapter computes.
+/// Edits of a config with which PEFT loads the adapter, and which are refused: it leaves out tensors of the
+/// file, takes parts that the file lacks as they were before the training, or changes the weights of the base
+/// model or what an adapter computes.
 const REFUSED: &[&str] = &[
     r#"{"exclude_modules":["q_proj"]}"#,
     r#"{"exclude_modules":".*\\.0\\..*"}"#,
@@ -249,8 +251,9 @@ fn edited_configs_have_the_vectors_of_peft_or_are_refused_by_name() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Fields of PEFT that change nothing where an adapter is loaded: settings of the training, of initial values and of how layers run, what the
-/// tensors themselves tell, and `fan_in_fan_out`, which PEFT corrects by the class of the layer.
+/// Fields of PEFT that change nothing where an adapter is loaded: settings of the training, of initial values
+/// and of how layers run, what the tensors themselves tell, and `fan_in_fan_out`, which PEFT corrects by the
+/// class of the layer.
 const WITHOUT_EFFECT: &[&str] = &[
     "auto_mapping",
     "bias",
@@ -416,7 +419,8 @@ fn the_base_model_of_an_adapter_is_named_by_a_path() {
     let expected = stdout(&embed(&fixture("adapters/peft-alone"), &[]));
     let base = fixture("bert-tiny");
     assert_eq!(stdout(&embed(adapter_alone(base.to_str().unwrap()).path(), &[])), expected);
-    // A path from the adapter, and from the working directory. No folder beside a clone of this repository has this name.
+    // A path from the adapter, and from the working directory. No folder beside a clone of this repository
+    // has this name.
     let name = "base-model-of-the-adapter";
     let parent = tempfile::tempdir().unwrap();
     copy_folder(&base, &parent.path().join(name));
@@ -466,7 +470,8 @@ fn an_adapter_without_a_base_model_is_refused_with_the_remedy() {
     assert_fails(&embed(adapter_alone(qwen.to_str().unwrap()).path(), &[]), 1, &["hidden states of 36"]);
 }
 
-/// A checkpoint that was saved while PEFT wrapped its modules: the weights have other names, adapters beside them are refused.
+/// A checkpoint that was saved while PEFT wrapped its modules: the weights have other names, adapters beside
+/// them are refused.
 #[test]
 fn weights_that_were_saved_in_the_wrapping_of_peft_are_read() {
     let bytes = fs::read(fixture("bert-tiny").join("model.safetensors")).unwrap();

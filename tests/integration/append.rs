@@ -1,4 +1,5 @@
-//! `embed --append` encodes only the records that the output has no rows of, and the output is that of one run.
+//! `embed --append` encodes only the records that the output has no rows of, and the output is that of one
+//! run.
 
 use std::fs;
 use std::path::PathBuf;

@@ -17,7 +17,8 @@ use sconce::task::{AttentionMaps, AttentionOptions, Layers, Mixing, Views, atten
 use serde_json::Value;
 
 const ATOL: f32 = 1e-5;
-/// The index of each text in `goldens.json` whose attention is in `attentions.safetensors`: a text and a pair.
+/// The index of each text in `goldens.json` whose attention is in `attentions.safetensors`: a text and a
+/// pair.
 const ATTENDED: [usize; 2] = [2, 5];
 
 fn quiet() -> Console {

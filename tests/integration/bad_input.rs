@@ -1,5 +1,5 @@
-//! Errors in models, inputs, outputs and options: the message is one sentence that names the file, row or option and the remedy.
-//! Nothing panics, and no incomplete output is left under its final name.
+//! Errors in models, inputs, outputs and options: the message is one sentence that names the file, row or
+//! option and the remedy. Nothing panics, and no incomplete output is left under its final name.
 
 use crate::support::arrow;
 use std::collections::BTreeMap;
@@ -138,7 +138,8 @@ fn many_missing_tensors_are_told_quickly() {
     assert!(start.elapsed().as_secs() < 20, "{:?}", start.elapsed());
 }
 
-/// The JSON files of a model with what only Python's `json` reads, in fields without effect: the first object of each gets them.
+/// The JSON files of a model with what only Python's `json` reads, in fields without effect: the first object
+/// of each gets them.
 #[test]
 fn json_files_of_a_model_are_read_as_python_reads_them() {
     // A key that is there twice has its last value, which is that of the fixture.
@@ -496,7 +497,8 @@ fn a_config_with_a_missing_or_absurd_field() {
     }
 }
 
-/// The error for a misspelt model type has the supported one, the error for another kind of model says which kind it is.
+/// The error for a misspelt model type has the supported one, the error for another kind of model says which
+/// kind it is.
 #[test]
 fn a_model_type_that_is_not_supported() {
     let embed = |model_type: &str| {
@@ -525,7 +527,8 @@ fn a_model_type_that_is_not_supported() {
     }
 }
 
-/// The length of this function is that of its table: a model, a changed field of its config, and parts of the error.
+/// The length of this function is that of its table: a model, a changed field of its config, and parts of the
+/// error.
 #[test]
 fn config_fields_that_are_invalid_or_contradict_each_other() {
     let cases: &[(&str, &str, Value, &[&str])] = &[
@@ -1323,7 +1326,8 @@ fn directories_that_link_to_each_other_are_read_once() {
     assert_eq!(ids, expected, "each file under its own path");
 }
 
-/// Starts `sconce embed` on standard input: the process, its standard input and the lines of its standard output.
+/// Starts `sconce embed` on standard input: the process, its standard input and the lines of its standard
+/// output.
 fn spawn_embed(model: &Model) -> (Child, ChildStdin, Lines<BufReader<ChildStdout>>) {
     let mut command = sconce();
     command.arg("embed").arg("--model").arg(model.folder.path());
@@ -1395,7 +1399,8 @@ fn random_weights_and_dense_modules_count_towards_max_memory() {
     let tokenizer = fixture("bert-tiny").join("tokenizer.json").display().to_string();
     let args =
         ["--random-weights", "1", "--config", &bert, "--tokenizer", &tokenizer, "--max-memory", "400MB", "a"];
-    // Without a checkpoint file, the embedding table is in memory, too. With AMX, an f32 is packed into 6 bytes.
+    // Without a checkpoint file, the embedding table is in memory, too. With AMX, an f32 is packed into 6
+    // bytes.
     let bytes = if Isa::selected().tile_unit().is_some() { "605.4 MB" } else { "435.6 MB" };
     assert_fails(
         &embed("bert-tiny", args),
@@ -1486,7 +1491,8 @@ fn a_closed_standard_output_is_an_error() {
     }
 }
 
-/// The stack size exceeds any memory, so that the system refuses to start threads, as it does at a limit of processes.
+/// The stack size exceeds any memory, so that the system refuses to start threads, as it does at a limit of
+/// processes.
 #[test]
 fn threads_that_cannot_be_started_are_an_error() {
     for threads in ["1", "4"] {

@@ -1,5 +1,6 @@
-//! `rerank` with causal language models: scores are those of `CrossEncoder` of sentence-transformers, from the chat template to the
-//! logits of one or two tokens. The models are made by `scripts/fixtures/make_causal_reranker_fixtures.py`.
+//! `rerank` with causal language models: scores are those of `CrossEncoder` of sentence-transformers, from
+//! the chat template to the logits of one or two tokens. The models are made by
+//! `scripts/fixtures/make_causal_reranker_fixtures.py`.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,5 @@
-//! `--chunk`: chunks end at the best boundary, cover the whole text, and have the vectors of their parts of the text.
+//! `--chunk`: chunks end at the best boundary, cover the whole text, and have the vectors of their parts of
+//! the text.
 
 use crate::support;
 use std::fs;
@@ -142,7 +143,8 @@ fn embed_separately(
     rows(&run(model, &parts, args))
 }
 
-/// Asserts that every chunk has, to the last bit, the vector of its part of the text when that is embedded as a text.
+/// Asserts that every chunk has, to the last bit, the vector of its part of the text when that is embedded as
+/// a text.
 fn check_vectors(model: &dyn Fn(&mut Command), tokens: usize, overlap: usize, args: &[&str]) {
     let texts = texts();
     let by_text = check(model, &texts, tokens, overlap, args);
@@ -417,7 +419,8 @@ fn every_format_has_the_chunk_of_each_row() {
     assert_eq!(meta["chunks"], json!([0, counts[1], counts[2], 0, counts[4], 0, counts[6]]));
 }
 
-/// Each run stops at a record that cannot be read. After the record is fixed, the output has the bytes of an uninterrupted run.
+/// Each run stops at a record that cannot be read. After the record is fixed, the output has the bytes of an
+/// uninterrupted run.
 #[test]
 fn a_run_with_chunks_is_resumed() {
     let whole = tempfile::tempdir().unwrap();
@@ -517,7 +520,8 @@ fn memory_does_not_grow_with_the_number_of_chunks() {
     assert!(large < small + (100 << 20), "{small} and {large} bytes");
 }
 
-/// The reference is the mean over the tokens of each chunk of the hidden states of the whole text, computed with PyTorch.
+/// The reference is the mean over the tokens of each chunk of the hidden states of the whole text, computed
+/// with PyTorch.
 #[test]
 fn late_chunks_match_the_reference() {
     let folder = fixture("late-chunks");

@@ -1,4 +1,5 @@
-//! Configs that lack fields: they have the defaults of `transformers`, which `scripts/fixtures/make_config_defaults.py` writes.
+//! Configs that lack fields: they have the defaults of `transformers`, which
+//! `scripts/fixtures/make_config_defaults.py` writes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -102,8 +103,8 @@ fn a_misspelt_field_is_an_error() {
     }
 }
 
-/// Where two fields contradict each other, the one counts that `transformers` takes: each config is the encoder of the config that its
-/// class in `transformers` makes of it.
+/// Where two fields contradict each other, the one counts that `transformers` takes: each config is the
+/// encoder of the config that its class in `transformers` makes of it.
 #[test]
 fn fields_that_contradict_one_another_have_the_precedence_of_transformers() {
     let bytes = fs::read(fixture("config-precedence.json")).unwrap();
@@ -218,7 +219,8 @@ fn a_default_that_the_tensors_contradict_is_named() {
     }
 }
 
-/// DistilBERT has six layers by default. The other layers of a checkpoint would be left out, and the vectors be wrong.
+/// DistilBERT has six layers by default. The other layers of a checkpoint would be left out, and the vectors
+/// be wrong.
 #[test]
 fn a_checkpoint_with_more_layers_than_the_default_is_refused() {
     let mut fields = read_fields("distilbert");

@@ -11,7 +11,8 @@ fn read(path: &str) -> String {
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The diffs of a page: the path after `+++`, and the lines without their first column and without indentation.
+/// The diffs of a page: the path after `+++`, and the lines without their first column and without
+/// indentation.
 fn diffs(page: &str) -> Vec<(String, Vec<String>)> {
     let mut diffs: Vec<(String, Vec<String>)> = Vec::new();
     for block in page.split("```diff\n").skip(1) {
@@ -26,7 +27,8 @@ fn diffs(page: &str) -> Vec<(String, Vec<String>)> {
     diffs
 }
 
-/// Each diff shows how an existing task, family, format or ISA was added: its lines are in the file, in this order.
+/// Each diff shows how an existing task, family, format or ISA was added: its lines are in the file, in this
+/// order.
 #[test]
 fn every_line_of_a_diff_is_in_its_file() {
     let diffs = diffs(&read("CONTRIBUTING.md"));

@@ -1,5 +1,5 @@
-//! Every CUDA kernel, as the operations launch it, against the plain candle reference: in an emulator on the CPU, at
-//! sizes around the boundaries of blocks, vectors and tiles, in every dtype.
+//! Every CUDA kernel, as the operations launch it, against the plain candle reference: in an emulator on the
+//! CPU, at sizes around the boundaries of blocks, vectors and tiles, in every dtype.
 
 use crate::support::emulator;
 use crate::support::first_difference;

@@ -27,7 +27,8 @@ fn strings(list: &Value) -> Vec<&str> {
     list.as_array().expect("a list").iter().map(|x| x.as_str().expect("a text")).collect()
 }
 
-/// A copy of a fixture whose config a test changes; a value of null is written as null, no value removes the field.
+/// A copy of a fixture whose config a test changes; a value of null is written as null, no value removes the
+/// field.
 struct Model(TempDir);
 
 impl Model {
@@ -79,7 +80,8 @@ fn repositories_laid_out_as_on_the_hub_give_the_reference_vectors() {
     assert_eq!(models, 4);
 }
 
-/// Fields that `transformers` has a default for. `null` is no window, and as many key and value heads as query heads.
+/// Fields that `transformers` has a default for. `null` is no window, and as many key and value heads as
+/// query heads.
 #[test]
 fn fields_that_a_config_lacks_are_those_of_the_reference() {
     let radius = |model: &Model| model.spec().mask.sliding_window.map(|window| window.radius);

@@ -1,4 +1,5 @@
-//! Models of other fixtures with edited JSON files: what `scripts/fixtures/make_edited_fixtures.py` writes of the reference implementation.
+//! Models of other fixtures with edited JSON files: what `scripts/fixtures/make_edited_fixtures.py` writes of
+//! the reference implementation.
 
 use std::fs;
 use std::path::Path;
@@ -24,7 +25,8 @@ fn edit(folder: &Path, edits: &Value) {
     }
 }
 
-/// The numbers of a row: its vector, those of its tokens, or its weights as a vector over the vocabulary of a tokenizer.
+/// The numbers of a row: its vector, those of its tokens, or its weights as a vector over the vocabulary of a
+/// tokenizer.
 fn values(row: &Value, tokenizer: Option<&Value>, dimensions: usize) -> Vec<f32> {
     if let Some(weights) = row.get("weights") {
         let vocab = &tokenizer.expect("a vocabulary")["model"]["vocab"];

@@ -287,7 +287,8 @@ fn do_lower_case_of_sentence_transformers_lowercases_texts() {
     fs::create_dir(folder.path().join("1_Pooling")).unwrap();
     fs::copy(fixture("bert-tiny").join("1_Pooling/config.json"), folder.path().join("1_Pooling/config.json"))
         .unwrap();
-    // A tokenizer that keeps the case of texts, of a class that uses the whole file. Its vocabulary has no capital letters.
+    // A tokenizer that keeps the case of texts, of a class that uses the whole file. Its vocabulary has no
+    // capital letters.
     fs::write(
         folder.path().join("tokenizer_config.json"),
         r#"{"tokenizer_class": "PreTrainedTokenizerFast"}"#,

@@ -11,7 +11,8 @@ use tempfile::TempDir;
 
 use crate::support::{assert_fails, embed, embedding, fixture, rows, sconce, stderr, stdout};
 
-/// The records of a file as `[id, text, pair, kept fields]`, or why they cannot be read; or the error about the file.
+/// The records of a file as `[id, text, pair, kept fields]`, or why they cannot be read; or the error about
+/// the file.
 fn read(path: &Path, fields: &Fields, format: Option<Format>) -> Result<Vec<Value>, String> {
     let folder = format!("{}/", path.parent().unwrap().display());
     let without_folder = |error: anyhow::Error| error.to_string().replace(&folder, "");
@@ -230,7 +231,8 @@ const NESTED: &str = concat!(
     "{\"id\": 6, \"doc\": \"text\"}\n",
 );
 
-/// Names with dots are those of nested fields of JSON lines, in every option. A column of CSV has the whole name.
+/// Names with dots are those of nested fields of JSON lines, in every option. A column of CSV has the whole
+/// name.
 #[test]
 fn nested_fields_of_json_lines() {
     let default = Fields::default;
@@ -379,8 +381,8 @@ fn options_name_several_and_nested_fields() {
     assert_eq!(output.status.code(), Some(2));
 }
 
-/// `--keep` copies fields under other names, and the error about a name that is taken says so. The id is an output column
-/// of its own, which `--keep` may name.
+/// `--keep` copies fields under other names, and the error about a name that is taken says so. The id is an
+/// output column of its own, which `--keep` may name.
 #[test]
 fn kept_fields_get_other_names() {
     let folder = Folder::new();

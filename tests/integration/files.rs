@@ -109,7 +109,8 @@ fn read_parquet(path: &Path) -> RecordBatch {
     concat_batches(&schema, &reader.collect::<Result<Vec<_>, _>>().unwrap()).unwrap()
 }
 
-/// Asserts that the kept columns of a file have the types and values of the input, or the nearest type of the format.
+/// Asserts that the kept columns of a file have the types and values of the input, or the nearest type of the
+/// format.
 fn assert_kept_columns(names: &[&str], before: &RecordBatch, after: &RecordBatch, format: &str) {
     for name in names {
         let (old, new): (&ArrayRef, &ArrayRef) =
@@ -161,8 +162,8 @@ fn typed_row() -> Value {
     })
 }
 
-/// Columns of Parquet and Arrow inputs keep their types and values in Parquet and Arrow; JSON Lines and CSV have the
-/// nearest value.
+/// Columns of Parquet and Arrow inputs keep their types and values in Parquet and Arrow; JSON Lines and CSV
+/// have the nearest value.
 #[test]
 fn kept_columns_keep_their_types() {
     let folder = tempfile::tempdir().unwrap();
@@ -285,7 +286,8 @@ fn stats_agree_with_the_run() {
     }
 }
 
-/// A process that is killed leaves the old summary or the new one, because the new one is a file of its own until it is complete.
+/// A process that is killed leaves the old summary or the new one, because the new one is a file of its own
+/// until it is complete.
 #[test]
 #[cfg(unix)]
 fn a_summary_is_replaced_when_it_is_complete() {

@@ -1,5 +1,6 @@
-//! Vector files of NumPy, pandas, polars, pyarrow and safetensors (`scripts/fixtures/make_foreign_vectors.py`): what is read, which field
-//! is chosen, and what a refusal says. No sentence supposes that Sconce wrote the file.
+//! Vector files of NumPy, pandas, polars, pyarrow and safetensors
+//! (`scripts/fixtures/make_foreign_vectors.py`): what is read, which field is chosen, and what a refusal
+//! says. No sentence supposes that Sconce wrote the file.
 
 use std::fs;
 use std::io::Write;

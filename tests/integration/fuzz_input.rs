@@ -1,5 +1,5 @@
-//! Fuzzes the readers of all input formats with damaged files: reading one gives entries, and an error is one line that names
-//! the file and a remedy. See `support/damage.rs` for the number of cases.
+//! Fuzzes the readers of all input formats with damaged files: reading one gives entries, and an error is one
+//! line that names the file and a remedy. See `support/damage.rs` for the number of cases.
 
 use std::fs;
 use std::io::Write;
@@ -145,7 +145,8 @@ fn damaged_files_of_sparse_vectors_give_vectors_or_an_error() {
     fuzz("sparse_vectors", &files, CASES, damaged);
 }
 
-/// Files of rows of every kind of content, small ones, with a hash of each record where their format has columns.
+/// Files of rows of every kind of content, small ones, with a hash of each record where their format has
+/// columns.
 fn row_seeds(formats: &[&str]) -> Vec<Vec<u8>> {
     let folder = tempfile::tempdir().unwrap();
     let input = folder.path().join("texts.jsonl");
@@ -194,8 +195,8 @@ fn damaged_files_of_rows_give_hashes_or_an_error() {
     fuzz("record_hashes", &row_seeds(&["parquet", "arrow", "jsonl", "csv"]), CASES, damaged);
 }
 
-/// Fuzzes a compression over all formats that can be compressed: the content is damaged, in half of the cases the compressed
-/// file, too.
+/// Fuzzes a compression over all formats that can be compressed: the content is damaged, in half of the cases
+/// the compressed file, too.
 fn fuzz_compression(name: &str, fixture: &str, compress: fn(&[u8]) -> Vec<u8>) {
     let contents = [line_seeds(), file_seeds(), jsonl_seeds(), table_seeds(), arrow_seeds()].concat();
     let mut files: Vec<_> = contents.iter().map(|bytes| compress(bytes)).collect();

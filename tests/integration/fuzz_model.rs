@@ -1,5 +1,6 @@
-//! Fuzzes the parsers of model files and of the files beside an output, and whole commands, with damaged files and responses of a
-//! hub: each case gives a result or an error of one line, in bounded memory. See `support/damage.rs` for the number of cases.
+//! Fuzzes the parsers of model files and of the files beside an output, and whole commands, with damaged
+//! files and responses of a hub: each case gives a result or an error of one line, in bounded memory. See
+//! `support/damage.rs` for the number of cases.
 
 use crate::support;
 use std::collections::BTreeMap;
@@ -68,8 +69,8 @@ fn try_model(folder: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Loads and runs models with a damaged file: in each case, one of the files whose names `is_damaged` accepts. Runs one
-/// `share`-th of the cases.
+/// Loads and runs models with a damaged file: in each case, one of the files whose names `is_damaged`
+/// accepts. Runs one `share`-th of the cases.
 fn fuzz_models(
     name: &str,
     share: u64,
@@ -178,8 +179,8 @@ fn damaged_safetensors_headers_are_parsed_or_refused() {
 
 #[test]
 fn damaged_pytorch_checkpoints_are_parsed_or_refused() {
-    // Most of a checkpoint is weights: those of the dtypes are mostly pickles and the archive's directory. The older format has a reader
-    // of its own.
+    // Most of a checkpoint is weights: those of the dtypes are mostly pickles and the archive's directory.
+    // The older format has a reader of its own.
     let seeds = ["dtypes.bin", "legacy-dtypes.bin", "strided.bin"];
     let seeds = seeds.map(|name| fs::read(fixture("pytorch").join(name)).unwrap());
     fuzz("pytorch_checkpoint", &seeds, CASES, damaged_seed);
@@ -289,7 +290,8 @@ fn damaged_files_of_a_tokenizer_are_parsed_or_refused() {
 #[test]
 fn damaged_chat_templates_render_or_are_refused() {
     let mut templates = seeds(&fixture("causal-rerankers"), |path| path.ends_with("/chat_template.jinja"));
-    // Chains and nested expressions. What takes memory without end is rendered in processes of its own: causal_rerankers.
+    // Chains and nested expressions. What takes memory without end is rendered in processes of its own:
+    // causal_rerankers.
     templates.extend(
         ["+1", "~a", ".a", "|e", "()", "**a", " and a"]
             .map(|link| format!("{{{{ a{} }}}}", link.repeat(999)).into_bytes()),
@@ -354,8 +356,8 @@ fn embed_texts(folder: &Path, output: &str, args: &[&str]) -> Output {
     command.arg("-o").arg(folder.join(output)).args(args).output().unwrap()
 }
 
-/// A damaged file beside an output, and whether the damage is detected. In half of the cases, a manifest loses its checksum, and
-/// damage is not detected.
+/// A damaged file beside an output, and whether the damage is detected. In half of the cases, a manifest
+/// loses its checksum, and damage is not detected.
 fn damaged_sidecar(rng: &mut ChaCha8Rng, bytes: &[u8]) -> (Vec<u8>, bool) {
     match serde_json::from_slice::<Value>(bytes) {
         Ok(Value::Object(mut manifest)) if manifest.contains_key("checksum") && rng.random() => {
@@ -385,8 +387,8 @@ fn damaged_files_beside_an_output_are_parsed_or_refused() {
     fuzz("output_metadata", &seeds(".meta.json"), CASES, damage);
 }
 
-/// A run with `--resume` refuses the damaged files of an interrupted run, or its output has the same bytes as that of a run
-/// without an interruption.
+/// A run with `--resume` refuses the damaged files of an interrupted run, or its output has the same bytes as
+/// that of a run without an interruption.
 #[test]
 fn damaged_partial_outputs_are_resumed_to_the_same_bytes_or_refused() {
     let folder = tempfile::tempdir().unwrap();

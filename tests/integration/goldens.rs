@@ -1,4 +1,5 @@
-//! The encoder against the reference implementation, stage by stage, on the tiny models of `scripts/fixtures/make_fixtures.py`.
+//! The encoder against the reference implementation, stage by stage, on the tiny models of
+//! `scripts/fixtures/make_fixtures.py`.
 
 use std::collections::HashMap;
 
@@ -98,8 +99,8 @@ fn hidden_states_after_every_stage() {
     }
 }
 
-/// The reference path in candle's operations, which runs on devices without kernels of this crate: in f32 within the same
-/// bounds, in f16 within 2 % of the largest value.
+/// The reference path in candle's operations, which runs on devices without kernels of this crate: in f32
+/// within the same bounds, in f16 within 2 % of the largest value.
 #[test]
 fn hidden_states_of_the_reference_path() {
     for model in MODELS {
@@ -214,8 +215,8 @@ fn batch_of(sequences: &[Vec<u32>]) -> RaggedBatch {
     RaggedBatch::new(sequences.iter().map(|ids| (&ids[..], &types[..ids.len()]))).unwrap()
 }
 
-/// Hidden states of a batch whose sequences have prefixes in common have the bits of each sequence alone, whether their common tokens are
-/// computed once, under a causal mask, or see what follows them.
+/// Hidden states of a batch whose sequences have prefixes in common have the bits of each sequence alone,
+/// whether their common tokens are computed once, under a causal mask, or see what follows them.
 #[test]
 fn common_prefixes_have_the_hidden_states_of_each_sequence_alone() {
     let unchanged = |_: &mut EncoderSpec| {};
@@ -270,8 +271,8 @@ fn common_prefixes_have_the_hidden_states_of_each_sequence_alone() {
     }
 }
 
-/// How far a head with ALiBi sees follows from the queries and keys of the whole sequence, so that tokens of a common prefix may see
-/// different keys.
+/// How far a head with ALiBi sees follows from the queries and keys of the whole sequence, so that tokens of
+/// a common prefix may see different keys.
 #[test]
 fn sequences_with_a_bias_have_no_common_prefix() {
     let sequence = |own: u32| -> Vec<u32> {
@@ -286,7 +287,8 @@ fn sequences_with_a_bias_have_no_common_prefix() {
     assert!(forward(&sequences) == alone);
 }
 
-/// Tokens that are no keys make the tokens before them differ, too: they see fewer keys in one sequence than in another.
+/// Tokens that are no keys make the tokens before them differ, too: they see fewer keys in one sequence than
+/// in another.
 #[test]
 fn tokens_without_keys_have_no_common_prefix() {
     let sequences = vec![(5..45).collect::<Vec<u32>>(), (5..50).collect()];

@@ -1,5 +1,5 @@
-//! `classify` and `rerank`: logits, labels and scores are those of `transformers` and sentence-transformers, and their runs are
-//! those of `embed`. The models are made by `scripts/fixtures/make_head_fixtures.py`.
+//! `classify` and `rerank`: logits, labels and scores are those of `transformers` and sentence-transformers,
+//! and their runs are those of `embed`. The models are made by `scripts/fixtures/make_head_fixtures.py`.
 
 use crate::support::arrow;
 use std::fs;
@@ -535,7 +535,8 @@ fn with_config(model: &str, change: impl FnOnce(&mut Value)) -> tempfile::TempDi
     folder
 }
 
-/// As releases of `transformers` of 2020 saved it: `num_labels` counts, and an `id2label` of another length names nothing.
+/// As releases of `transformers` of 2020 saved it: `num_labels` counts, and an `id2label` of another length
+/// names nothing.
 #[test]
 fn num_labels_replaces_an_id2label_of_another_length() {
     let labels_of = |change: fn(&mut Value)| {

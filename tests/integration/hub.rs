@@ -1,4 +1,5 @@
-//! The Hugging Face cache and the hub: downloads from a hub on 127.0.0.1 that injects the faults of networks and servers.
+//! The Hugging Face cache and the hub: downloads from a hub on 127.0.0.1 that injects the faults of networks
+//! and servers.
 
 use crate::support;
 use crate::support::arrow;
@@ -169,7 +170,8 @@ fn assert_cached(folder: &Path, hub: &Hub, branch: &str) {
     assert_eq!(fs::read_to_string(folder.join("refs").join(branch)).expect("a reference"), COMMIT);
 }
 
-/// Asserts that a failed run left only complete files and partial downloads, and that no later run uses them as a model.
+/// Asserts that a failed run left only complete files and partial downloads, and that no later run uses them
+/// as a model.
 #[track_caller]
 fn assert_incomplete(user: &User, hub: &Hub) {
     let files = hub.site().files.clone();
@@ -510,7 +512,8 @@ fn weights_of_modules_are_downloaded() {
     }
 }
 
-/// Weights of Dense modules are large: only those of the folder for `--dimensions` are downloaded, or of the one in `modules.json`.
+/// Weights of Dense modules are large: only those of the folder for `--dimensions` are downloaded, or of the
+/// one in `modules.json`.
 #[test]
 fn only_the_dense_folder_that_is_needed_is_downloaded() {
     let folder = fixture("pipelines/dense-sizes");

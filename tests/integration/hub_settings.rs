@@ -1,4 +1,5 @@
-//! What the environment says about the hub: the variables of Hugging Face, proxies and certificates; and which model a name means.
+//! What the environment says about the hub: the variables of Hugging Face, proxies and certificates; and
+//! which model a name means.
 
 use std::fs;
 use std::path::Path;
@@ -28,7 +29,8 @@ fn hub_of_small_files() -> Hub {
     })
 }
 
-/// The variables that `huggingface_hub` 2.4 expands with `os.path.expanduser` and `os.path.expandvars`, in its order of precedence.
+/// The variables that `huggingface_hub` 2.4 expands with `os.path.expanduser` and `os.path.expandvars`, in
+/// its order of precedence.
 #[test]
 fn paths_in_variables_are_expanded() {
     let user = User::at("http://127.0.0.1:1");

@@ -1,5 +1,5 @@
-//! Input formats: texts of any format give the vectors of the same texts as lines, ids are carried through, and errors
-//! name the file and the line.
+//! Input formats: texts of any format give the vectors of the same texts as lines, ids are carried through,
+//! and errors name the file and the line.
 
 use crate::support;
 use crate::support::arrow;
@@ -567,8 +567,8 @@ fn zstd(bytes: &[u8]) -> Vec<u8> {
     zstd::encode_all(bytes, 3).unwrap()
 }
 
-/// A compressed file has the records of the uncompressed one; a truncated one gives its first records, and then an
-/// error.
+/// A compressed file has the records of the uncompressed one; a truncated one gives its first records, and
+/// then an error.
 #[test]
 fn compressed_files_have_the_same_records() {
     for name in ["members.txt.gz", "frames.txt.zst"] {
@@ -704,8 +704,8 @@ fn globs_match_files_and_directories() {
     assert_eq!((given[0].format, given[0].compression), (Format::Files, Some(Compression::Gzip)));
 }
 
-/// In a directory or among the files of a glob, files of records win over other files, and what describes them is no
-/// input. A note says what is left out.
+/// In a directory or among the files of a glob, files of records win over other files, and what describes
+/// them is no input. A note says what is left out.
 #[test]
 fn data_win_over_other_files() {
     let folder = tempfile::tempdir().unwrap();
@@ -760,7 +760,8 @@ fn data_win_over_other_files() {
     assert_eq!(found(&spark, "", None, &[]), (vec!["part-0.parquet".into()], note));
     let (texts, _) = found(&["part-0.txt", "_SUCCESS"], "", None, &[]);
     assert_eq!(texts, ["part-0.txt"]);
-    // Texts alone are all read, a .json file may hold the data, and files of several formats of data are data.
+    // Texts alone are all read, a .json file may hold the data, and files of several formats of data are
+    // data.
     assert_eq!(
         found(&["README.md", "a.rst"], "", None, &[]),
         (vec!["README.md".into(), "a.rst".into()], String::new())
@@ -917,7 +918,8 @@ fn names_that_lie_are_told() {
     }
 }
 
-/// NaN, Infinity and lone surrogates, as Python's `json.dumps` writes them: of no account in fields that are not read.
+/// NaN, Infinity and lone surrogates, as Python's `json.dumps` writes them: of no account in fields that are
+/// not read.
 #[test]
 fn json_as_python_writes_it_is_read() {
     let lines = [
@@ -989,8 +991,8 @@ fn json_as_python_writes_it_is_read() {
     assert_eq!(scores[1..], [f64::NEG_INFINITY, 0.5, 1.0]);
 }
 
-/// With `--input-format files` each file is one text; a file that cannot be read does not stop the others from being
-/// read.
+/// With `--input-format files` each file is one text; a file that cannot be read does not stop the others
+/// from being read.
 #[test]
 fn each_file_is_one_text() {
     let folder = tempfile::tempdir().unwrap();
@@ -1104,8 +1106,8 @@ fn lines_over_16_mib_are_skipped() {
 const QUOTES: &str =
     "write a quote inside a quoted field twice, or pass --quote none if quotes are plain text";
 
-/// A quoted field that does not end, or that goes on after its closing quote, is an error in the line where it begins; the
-/// lines after that are read.
+/// A quoted field that does not end, or that goes on after its closing quote, is an error in the line where
+/// it begins; the lines after that are read.
 #[test]
 fn stray_quotes_do_not_join_rows() {
     let open = format!("has a quoted field that does not end; {QUOTES}");
@@ -1144,7 +1146,8 @@ fn stray_quotes_do_not_join_rows() {
             .collect();
         assert_eq!((shown(&found), &found.error), (expected, &None), "{content:?}");
     }
-    // Quotes inside a field without quotes are text, and so is what the csv crate takes for the end of a file.
+    // Quotes inside a field without quotes are text, and so is what the csv crate takes for the end of a
+    // file.
     for content in [
         "text\na\"b\nc",
         "text\n\"a\"\"\"\n\"c\"",

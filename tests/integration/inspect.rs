@@ -1,5 +1,6 @@
-//! `sconce inspect`: parameters and multiply-adds are those of the reference implementation, and every model, broken ones
-//! included, gives a page or one sentence. The goldens are written by `scripts/fixtures/make_cost_fixtures.py`.
+//! `sconce inspect`: parameters and multiply-adds are those of the reference implementation, and every model,
+//! broken ones included, gives a page or one sentence. The goldens are written by
+//! `scripts/fixtures/make_cost_fixtures.py`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -122,7 +123,8 @@ fn parameters_are_those_of_the_reference() {
     }
 }
 
-/// The reference counts two FLOPs for a multiply-add, and computes in each forward pass what Sconce computes once per model.
+/// The reference counts two FLOPs for a multiply-add, and computes in each forward pass what Sconce computes
+/// once per model.
 #[test]
 fn multiply_adds_are_those_of_the_reference_profiler() {
     let goldens = goldens();

@@ -1,5 +1,5 @@
-//! Every kernel on every ISA of the machine, at sizes around the boundaries of vectors, tiles and panels, compared with
-//! the same formula in f64.
+//! Every kernel on every ISA of the machine, at sizes around the boundaries of vectors, tiles and panels,
+//! compared with the same formula in f64.
 #![allow(unsafe_code)]
 
 use std::convert::Infallible;
@@ -43,8 +43,8 @@ fn bf16_parts(x: f32, count: usize) -> Vec<f64> {
     (0..count).map(&mut next).collect()
 }
 
-/// A row after quantisation in groups, dequantised: `range` finds the minimum that becomes 0 with the zero point, and the distance that is
-/// `limit` steps.
+/// A row after quantisation in groups, dequantised: `range` finds the minimum that becomes 0 with the zero
+/// point, and the distance that is `limit` steps.
 fn quantized(row: &[f32], group: usize, limit: f32, range: impl Fn(&[f32]) -> (f32, f32)) -> Vec<f64> {
     let dequantized = |group: &[f32]| {
         let (min, distance) = range(group);
@@ -66,7 +66,8 @@ fn minimum_and_half_range(group: &[f32]) -> (f32, f32) {
     (min, 0.5 * max - 0.5 * min)
 }
 
-/// The magnitude of weights whose products are added in 16 bits: 127 for a weight is 161 for the sum of four of one sign.
+/// The magnitude of weights whose products are added in 16 bits: 127 for a weight is 161 for the sum of four
+/// of one sign.
 fn max_weight_or_sum(group: &[f32]) -> (f32, f32) {
     let sum = |eight: &[f32], sign: f32, first: usize| -> f32 {
         let four = [first, first + 1, first + 4, first + 5];
@@ -204,7 +205,8 @@ fn gemm_on_amx_has_the_bits_of_emulated_tiles() {
     }
 }
 
-/// Weights that were stored as bf16 or f16 are fewer bf16 parts, in less memory, and give the same bits as in three.
+/// Weights that were stored as bf16 or f16 are fewer bf16 parts, in less memory, and give the same bits as in
+/// three.
 #[test]
 fn weights_of_fewer_bits_give_the_same_bits() {
     let isas = || Isa::testable().into_iter().chain([Isa::emulated_tiles()]);
@@ -290,8 +292,8 @@ fn int8_gemm_has_the_same_bits_on_tiles_and_vectors() {
     }
 }
 
-/// Sums of products at the limits of the integers: of equal signs, of alternating signs, of weights that are all rounded up, and of the
-/// greatest distance from the zero point.
+/// Sums of products at the limits of the integers: of equal signs, of alternating signs, of weights that are
+/// all rounded up, and of the greatest distance from the zero point.
 #[test]
 fn int8_sums_of_the_largest_magnitudes_are_exact() {
     let patterns: [fn(usize) -> f32; 6] = [
@@ -357,7 +359,8 @@ fn every_combination_of_epilogue_operands_matches_f64() {
     }
 }
 
-/// Results that are stored as operands of the next GEMM are those that are converted after they were stored as f32.
+/// Results that are stored as operands of the next GEMM are those that are converted after they were stored
+/// as f32.
 #[test]
 fn a_gemm_into_the_operands_of_another_has_the_bits_of_two() {
     let bias = values(4, 417);
@@ -583,8 +586,8 @@ fn attention_in_one_kernel_matches_f64_and_queries_have_the_same_bits_alone() {
     }
 }
 
-/// Windows that begin and end inside, before and after a block of keys; some queries see no key. With a rising bias the maximum of the scores is in
-/// the last block of keys, with a falling one in the first.
+/// Windows that begin and end inside, before and after a block of keys; some queries see no key. With a
+/// rising bias the maximum of the scores is in the last block of keys, with a falling one in the first.
 #[test]
 fn attention_in_one_kernel_with_windows_and_biases_matches_f64() {
     let (dim, n) = (5, 1050);

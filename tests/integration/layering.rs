@@ -1,11 +1,13 @@
-//! Imports run downward only: `main → cli → run → {job, task}`, `lib → api → {task, vectors}`, `task → {load, engine, text, nn}`,
-//! `load → {hub, text}`, `hub → model → checkpoint → nn → ops → kernels`, `job → {engine, input}`, `engine → {text, rows}`,
-//! `{input, vectors, job} → formats → rows`, `{job, formats, engine, hub, checkpoint} → store`.
+//! Imports run downward only: `main → cli → run → {job, task}`, `lib → api → {task, vectors}`,
+//! `task → {load, engine, text, nn}`, `load → {hub, text}`, `hub → model → checkpoint → nn → ops → kernels`,
+//! `job → {engine, input}`, `engine → {text, rows}`, `{input, vectors, job} → formats → rows`,
+//! `{job, formats, engine, hub, checkpoint} → store`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The rooms from top to bottom. Each may name those of its list, which are below it, and the [`SHARED`] ones.
+/// The rooms from top to bottom. Each may name those of its list, which are below it, and the [`SHARED`]
+/// ones.
 const ROOMS: &[(&str, &str)] = &[
     ("main", "cli error job nn store"),
     (
@@ -220,8 +222,8 @@ fn the_rule_catches_what_it_forbids() {
     assert_eq!(faults("text", "use tokenizers::Tokenizer;").len(), 0);
 }
 
-/// Modules that may contain `unsafe`, by the file that declares them. Everywhere else in the crate the lint `unsafe_code` denies it; the
-/// kernels are a crate of their own.
+/// Modules that may contain `unsafe`, by the file that declares them. Everywhere else in the crate the lint
+/// `unsafe_code` denies it; the kernels are a crate of their own.
 const UNSAFE: &[(&str, &str)] = &[("lib.rs", "pub mod ops;"), ("sys/mod.rs", "pub mod mapped_file;")];
 
 #[test]
@@ -243,8 +245,8 @@ fn only_two_modules_allow_unsafe_code() {
     assert_eq!(found, expected);
 }
 
-/// The lints `missing_safety_doc` and `undocumented_unsafe_blocks` require the same of all code that clippy compiles on the machine that
-/// runs it; this test covers code for aarch64.
+/// The lints `missing_safety_doc` and `undocumented_unsafe_blocks` require the same of all code that clippy
+/// compiles on the machine that runs it; this test covers code for aarch64.
 #[test]
 fn unsafe_code_for_other_processors_is_documented() {
     let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
@@ -269,8 +271,9 @@ fn unsafe_code_for_other_processors_is_documented() {
     }
 }
 
-/// The readers of the `parquet` and `arrow` crates trust what a file declares; `formats/` guards them. [`OWNED`] keeps the crates of csv, zip
-/// and safetensors there, so that merge, append, search, inspect and the input have no other way to a file.
+/// The readers of the `parquet` and `arrow` crates trust what a file declares; `formats/` guards them.
+/// [`OWNED`] keeps the crates of csv, zip and safetensors there, so that merge, append, search, inspect and
+/// the input have no other way to a file.
 #[test]
 fn parquet_and_arrow_are_read_in_one_place() {
     let readers = [
@@ -302,7 +305,8 @@ fn parquet_and_arrow_are_read_in_one_place() {
     assert!(found.is_empty(), "read Parquet and Arrow through crate::formats: {found:?}");
 }
 
-/// `thread::spawn` panics where the system grants no thread, as under `ulimit -u`; what is in `sys/threads.rs` returns an error.
+/// `thread::spawn` panics where the system grants no thread, as under `ulimit -u`; what is in
+/// `sys/threads.rs` returns an error.
 #[test]
 fn threads_are_started_in_one_place() {
     let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
@@ -317,7 +321,8 @@ fn threads_are_started_in_one_place() {
     }
 }
 
-/// A file takes the place of another in one way only, so that no place forgets what makes it atomic and durable.
+/// A file takes the place of another in one way only, so that no place forgets what makes it atomic and
+/// durable.
 #[test]
 fn files_are_replaced_in_one_place() {
     let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
@@ -328,6 +333,32 @@ fn files_are_replaced_in_one_place() {
         }
         for way in ["fs::rename", ".persist(", "persist_noclobber", "rustix::fs::rename"] {
             assert!(!code.contains(way), "{}: {way}; use crate::store::replace", file.display());
+        }
+    }
+}
+
+/// The lines of comments outside tables and blocks of code that are wider than rustfmt's `max_width`, which
+/// counts for code alone.
+fn wide_comments(source: &str) -> Vec<&str> {
+    let mut is_in_code = false;
+    let comments = source.lines().filter(|line| line.trim_start().starts_with("//"));
+    let prose = comments.filter(|line| {
+        let text = line.trim_start().trim_start_matches(['/', '!']).trim_start();
+        is_in_code ^= text.starts_with("```");
+        !is_in_code && !text.starts_with('|')
+    });
+    prose.filter(|line| line.chars().count() > 110).collect()
+}
+
+#[test]
+fn comments_are_as_narrow_as_code() {
+    let wide = format!("// {}\n", "x".repeat(108));
+    let source = format!("// short\n{wide}/// | {wide}/// ```\n{wide}/// ```\n{wide}");
+    assert_eq!(wide_comments(&source).len(), 2);
+    for folder in ["src", "tests", "benches", "examples"] {
+        for path in sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)) {
+            let source = fs::read_to_string(&path).unwrap();
+            assert_eq!(wide_comments(&source), Vec::<&str>::new(), "{}", path.display());
         }
     }
 }

@@ -1,5 +1,5 @@
-//! The Rust library: vectors, scores and neighbours have the bits of the command line, each kind of error can be matched, nothing is
-//! printed, and the examples run.
+//! The Rust library: vectors, scores and neighbours have the bits of the command line, each kind of error can
+//! be matched, nothing is printed, and the examples run.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -46,7 +46,8 @@ fn bits(vector: &[f32]) -> Vec<u32> {
     vector.iter().map(|x| x.to_bits()).collect()
 }
 
-/// Checks what the library says about texts against the rows of the command line; `vector` reads the vector of a row.
+/// Checks what the library says about texts against the rows of the command line; `vector` reads the vector
+/// of a row.
 #[track_caller]
 fn check<V: PartialEq + std::fmt::Debug>(
     case: &str,
@@ -468,8 +469,8 @@ fn neighbours_are_those_of_search() {
     assert_error(file.values("text", &[1000]), InvalidOption, &["no row 1000"]);
 }
 
-/// The library prints nothing, not even warnings, and leaves the global pool of rayon to the program. In a process of its own, whose
-/// environment has an address where no hub is.
+/// The library prints nothing, not even warnings, and leaves the global pool of rayon to the program. In a
+/// process of its own, whose environment has an address where no hub is.
 #[test]
 fn a_program_keeps_its_standard_error_and_its_threads() {
     const CHILD: &str = "SCONCE_TEST_OF_THE_LIBRARY";

@@ -19,8 +19,8 @@ fn words(count: usize) -> Vec<&'static str> {
     (0..count).map(|i| WORDS[(i + i / 7) % 4]).collect()
 }
 
-/// Embeds each chunk of a text as a text of its own. Returns the mean of their vectors, weighted by their tokens including special
-/// tokens, and the number of all tokens.
+/// Embeds each chunk of a text as a text of its own. Returns the mean of their vectors, weighted by their
+/// tokens including special tokens, and the number of all tokens.
 fn mean_of_chunks(words: &[&str], prompt: &str, args: &[&str]) -> (Vec<f32>, usize) {
     let prompt_tokens = prompt.split_whitespace().count();
     let chunks: Vec<String> = words

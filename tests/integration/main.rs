@@ -1,6 +1,8 @@
-//! The integration tests, one module per subject. They run the `sconce` binary, or call the library where a promise is about its API.
+//! The integration tests, one module per subject. They run the `sconce` binary, or call the library where a
+//! promise is about its API.
 //!
-//! `cargo test --test integration resume::` runs one module. All of them share one binary, so that there is one to link.
+//! `cargo test --test integration resume::` runs one module. All of them share one binary, so that there is
+//! one to link.
 
 #![allow(unreachable_pub, reason = "nothing imports a test crate")]
 

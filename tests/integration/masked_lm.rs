@@ -1,5 +1,6 @@
-//! `fill`, sentence pairs by `classify`, and `embed --pooling splade`: logits, tokens and weights are those of `transformers` and
-//! sentence-transformers. The models are made by `scripts/fixtures/make_masked_lm_fixtures.py`.
+//! `fill`, sentence pairs by `classify`, and `embed --pooling splade`: logits, tokens and weights are those
+//! of `transformers` and sentence-transformers. The models are made by
+//! `scripts/fixtures/make_masked_lm_fixtures.py`.
 
 use crate::support::arrow;
 use std::fs;
@@ -203,7 +204,8 @@ fn a_killed_run_of_masks_is_resumed() {
     });
 }
 
-/// The least memory that `--max-memory` asks for, beside that of the model, has room for the logits of a large vocabulary.
+/// The least memory that `--max-memory` asks for, beside that of the model, has room for the logits of a
+/// large vocabulary.
 #[test]
 fn the_memory_limit_leaves_room_for_logits() {
     let folder = tempfile::tempdir().unwrap();
@@ -218,7 +220,8 @@ fn the_memory_limit_leaves_room_for_logits() {
         (found.status.code(), stderr(&found))
     };
     assert_eq!(least(97).0, Some(0));
-    // 48 tokens of 200,000 logits in f32, twice, are 77 MB; the matrices of the decoder and the embeddings are 38 MB.
+    // 48 tokens of 200,000 logits in f32, twice, are 77 MB; the matrices of the decoder and the embeddings
+    // are 38 MB.
     let (code, message) = least(200_000);
     assert_eq!(code, Some(2), "{message}");
     let sizes: Vec<f64> =

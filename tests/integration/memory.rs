@@ -1,5 +1,5 @@
-//! Memory limits of readers: inputs that are small on disk, or have one useful column among large ones, and that do not
-//! fit into memory as a whole. The command runs under a limit of its address space.
+//! Memory limits of readers: inputs that are small on disk, or have one useful column among large ones, and
+//! that do not fit into memory as a whole. The command runs under a limit of its address space.
 #![cfg(unix)]
 
 use crate::support;
@@ -25,7 +25,8 @@ use parquet::file::properties::WriterProperties;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// The limit of the address space, in KiB. The binary, thread stacks and reservations of the allocator take all but about 400 MB of it.
+/// The limit of the address space, in KiB. The binary, thread stacks and reservations of the allocator take
+/// all but about 400 MB of it.
 const ADDRESS_SPACE_KIB: u32 = 700_000;
 /// The size of a column that does not fit into the address space, in bytes.
 const LARGE: usize = 640 << 20;

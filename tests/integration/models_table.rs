@@ -1,5 +1,6 @@
-//! The table of `docs/models.md`: every command runs with a small model of the same family and files, and every refusal is the
-//! sentence that the page has. The page is written from `docs/models.json` by `scripts/check/models_table.py`.
+//! The table of `docs/models.md`: every command runs with a small model of the same family and files, and
+//! every refusal is the sentence that the page has. The page is written from `docs/models.json` by
+//! `scripts/check/models_table.py`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -33,7 +34,8 @@ fn edit(path: &Path, change: impl FnOnce(&mut Value)) {
     fs::write(path, value.to_string()).unwrap();
 }
 
-/// A copy of the row's fixture, with the prompts and fields that the row gives it, and the records that commands read.
+/// A copy of the row's fixture, with the prompts and fields that the row gives it, and the records that
+/// commands read.
 fn model(row: &Value) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     copy_folder(&fixture(text(row, "fixture")), folder.path());

@@ -1,5 +1,6 @@
-//! Every field that sentence-transformers, PyLate and model2vec write to the configurations of a model is read, refused by its name, or
-//! in a list of fields without effect. The fields are those of `scripts/fixtures/make_module_fields.py`.
+//! Every field that sentence-transformers, PyLate and model2vec write to the configurations of a model is
+//! read, refused by its name, or in a list of fields without effect. The fields are those of
+//! `scripts/fixtures/make_module_fields.py`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -64,7 +65,8 @@ const FILES: &[(&str, &str, &str)] = &[
     ("settings", "multi-vector/native", "config_sentence_transformers.json"),
 ];
 
-/// Whether a value that no field can have changes the modules of a model, or is an error that names the field.
+/// Whether a value that no field can have changes the modules of a model, or is an error that names the
+/// field.
 fn is_read(class: &str, model: &Path, file: &str, field: &str) -> bool {
     let read = |folder: &Path| Modules::read(folder, None, None);
     let folder = tempfile::tempdir().unwrap();

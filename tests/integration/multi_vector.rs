@@ -1,5 +1,5 @@
-//! Multi-vector models in the layouts of sentence-transformers, PyLate and the original ColBERT: vectors of `sconce embed` and scores of
-//! `sconce rerank` against those of `MultiVectorEncoder`.
+//! Multi-vector models in the layouts of sentence-transformers, PyLate and the original ColBERT: vectors of
+//! `sconce embed` and scores of `sconce rerank` against those of `MultiVectorEncoder`.
 
 use std::collections::HashMap;
 use std::fs;

@@ -1,5 +1,6 @@
-//! Exact nearest neighbours and pairs: every kernel on every ISA of the machine against a plain loop in f64, and the results against
-//! numpy, sentence-transformers and scipy (`scripts/fixtures/make_neighbour_fixtures.py`).
+//! Exact nearest neighbours and pairs: every kernel on every ISA of the machine against a plain loop in f64,
+//! and the results against numpy, sentence-transformers and scipy
+//! (`scripts/fixtures/make_neighbour_fixtures.py`).
 
 use std::collections::HashSet;
 use std::fs;
@@ -95,8 +96,9 @@ fn scorer_takes_signs(elements: &Elements) -> bool {
     Stored::of(elements) == Stored::Signs
 }
 
-/// Asserts that `found` are the neighbours of `q` among the rows of `x`: each score is the f32 nearest to that of a plain loop, the
-/// order is by score and then by row, and no other row has a greater score, but for one rounding.
+/// Asserts that `found` are the neighbours of `q` among the rows of `x`: each score is the f32 nearest to
+/// that of a plain loop, the order is by score and then by row, and no other row has a greater score, but for
+/// one rounding.
 #[track_caller]
 fn assert_neighbours(
     metric: Metric,
@@ -456,7 +458,8 @@ fn json_lines(text: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).expect("a row is JSON")).collect()
 }
 
-/// Asserts that the best of the found pairs are the expected ones with scores within 1e-5; scores as close as that may change places.
+/// Asserts that the best of the found pairs are the expected ones with scores within 1e-5; scores as close as
+/// that may change places.
 fn assert_pairs(found: &[Value], expected: &Value) {
     let expected = expected.as_array().unwrap();
     let key = |a: &Value, b: &Value| (a.as_u64().unwrap(), b.as_u64().unwrap());

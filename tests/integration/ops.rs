@@ -1,4 +1,5 @@
-//! The CPU path of every operation against its plain candle reference, at sizes around the boundaries of micro-tiles.
+//! The CPU path of every operation against its plain candle reference, at sizes around the boundaries of
+//! micro-tiles.
 
 use crate::support::assert_close;
 use crate::support::operands;
@@ -202,7 +203,8 @@ fn alibi(slopes: &[f32], tokens: usize) -> Tensor {
     Tensor::new(bias, &Device::Cpu).unwrap()
 }
 
-/// A steep bias leaves far keys hardly any weight, and their scores are not computed: here a head sees all of a long sequence, another one a few dozen keys.
+/// A steep bias leaves far keys hardly any weight, and their scores are not computed: here a head sees all of
+/// a long sequence, another one a few dozen keys.
 #[test]
 fn attention_with_a_steep_bias_matches_the_reference() {
     for lengths in [&[1][..], &[200, 3], &[513, 190], &[700], &[2100]] {
@@ -263,7 +265,8 @@ fn a_far_key_can_outweigh_a_steep_bias() {
     assert_close(&found[..width], &flat(&v)[far * width..][..width], 1e-5, 1e-5);
 }
 
-/// Tokens at the end of a sequence that are queries only. A window may leave them no key: then the result is 0.
+/// Tokens at the end of a sequence that are queries only. A window may leave them no key: then the result
+/// is 0.
 #[test]
 fn attention_with_fewer_keys_than_queries_matches_the_reference() {
     let (pre, bias) = (tensor(5, &[2, 2]), tensor(8, &[2, 1025]));
@@ -345,8 +348,8 @@ fn attention_of_some_queries_is_that_of_all() {
     }
 }
 
-/// With a causal mask, the result of a token has the same bits whatever follows, also where that changes the kernel or the division into
-/// tasks, so that sequences can share a prefix.
+/// With a causal mask, the result of a token has the same bits whatever follows, also where that changes the
+/// kernel or the division into tasks, so that sequences can share a prefix.
 #[test]
 fn causal_attention_of_a_prefix_does_not_depend_on_what_follows() {
     const LENGTHS: [usize; 9] = [1, 17, 95, 97, 150, 193, 250, 400, 700];
@@ -499,8 +502,8 @@ fn sums_of_embeddings_match_the_reference() {
     }
 }
 
-/// `cu_seqlens` that do not divide 6 tokens into sequences. The first one has no sequence for the first 2 tokens, whose rows of
-/// the result would be uninitialised.
+/// `cu_seqlens` that do not divide 6 tokens into sequences. The first one has no sequence for the first 2
+/// tokens, whose rows of the result would be uninitialised.
 const INVALID_CU_SEQLENS: [&[usize]; 7] = [&[2, 6], &[0, 5], &[0, 7], &[0, 4, 2, 6], &[0], &[], &[6]];
 
 /// The result is an error, not a panic or uninitialised memory.

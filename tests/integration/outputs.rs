@@ -1318,8 +1318,8 @@ fn damaged_rows_are_not_resumed() {
     }
 }
 
-/// The message names the rows of the damaged block, which has at least 1 MiB. A resumed run keeps the blocks of earlier
-/// runs.
+/// The message names the rows of the damaged block, which has at least 1 MiB. A resumed run keeps the blocks
+/// of earlier runs.
 #[test]
 fn damage_is_located_by_row() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! What has the name of a file that Sconce makes but is none is neither followed, written, nor waited for; and outputs replace no file
-//! that a run reads.
+//! What has the name of a file that Sconce makes but is none is neither followed, written, nor waited for;
+//! and outputs replace no file that a run reads.
 #![cfg(unix)]
 
 use std::collections::BTreeMap;
@@ -574,7 +574,8 @@ fn limits_of_the_process_are_errors() {
     assert!(refusals > 0, "some limit is too low");
 }
 
-/// Threads that the system refuses: never "a thread has panicked". Root has no such limit, and others share theirs with all that they run.
+/// Threads that the system refuses: never "a thread has panicked". Root has no such limit, and others share
+/// theirs with all that they run.
 #[test]
 #[cfg(target_os = "linux")]
 fn refused_threads_are_named() {

@@ -136,7 +136,8 @@ fn another_checkpoint_and_another_file_under_its_name_are_told_apart() {
     assert!(fs::read(&file).unwrap() != fs::read(&other).unwrap(), "rebuilt");
 }
 
-/// One checkpoint with other settings and with an adapter: the file has its matrices, whichever of them a run needs.
+/// One checkpoint with other settings and with an adapter: the file has its matrices, whichever of them a run
+/// needs.
 #[test]
 fn settings_and_adapters_never_get_packed_weights_of_other_values() {
     let folder = tempfile::tempdir().unwrap();

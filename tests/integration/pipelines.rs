@@ -1,4 +1,5 @@
-//! Models with a `modules.json`, as sentence-transformers saves them: vectors of `sconce embed` against those of its `encode`.
+//! Models with a `modules.json`, as sentence-transformers saves them: vectors of `sconce embed` against those
+//! of its `encode`.
 
 use std::collections::HashMap;
 use std::fs;
@@ -362,7 +363,8 @@ fn contradictions_between_files_are_errors() {
     }
 }
 
-/// A model that pools is no multi-vector model, whatever lengths its roles have; `--max-length` replaces them.
+/// A model that pools is no multi-vector model, whatever lengths its roles have; `--max-length` replaces
+/// them.
 #[test]
 fn lengths_of_roles_do_not_make_a_multi_vector_model() {
     let model = Model::copy_of("dense");

@@ -1,5 +1,5 @@
-//! PyTorch checkpoints are read as safetensors are. A file that holds anything but tensors, or is damaged, is one sentence; no code of it
-//! is run, and memory is bounded.
+//! PyTorch checkpoints are read as safetensors are. A file that holds anything but tensors, or is damaged, is
+//! one sentence; no code of it is run, and memory is bounded.
 
 use std::fs;
 use std::io::{Cursor, Write};
@@ -75,7 +75,8 @@ fn dict(name: &str, value: Vec<u8>) -> Vec<u8> {
     [&[0x80, 2, b'}'][..], &text(name), &value, b"s."].concat()
 }
 
-/// A checkpoint in the format of PyTorch before 1.6: the version, the machine, a state dict, the names of its storages, and these.
+/// A checkpoint in the format of PyTorch before 1.6: the version, the machine, a state dict, the names of its
+/// storages, and these.
 fn legacy(version: i64, machine: Vec<u8>, pickle: &[u8], names: &[&str], storages: &[u8]) -> Vec<u8> {
     let magic = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.";
     let names = names.iter().map(|name| text(name)).collect::<Vec<_>>().concat();
@@ -101,7 +102,8 @@ fn checkpoints_give_the_vectors_of_safetensors() {
     assert_eq!(vectors(&embed(both.path())), expected);
 }
 
-/// Transposed matrices, columns and every second row of larger ones, also in the format of PyTorch before 1.6.
+/// Transposed matrices, columns and every second row of larger ones, also in the format of PyTorch before
+/// 1.6.
 #[test]
 fn tensors_of_any_strides_are_read() {
     let expected = vectors(&embed(&fixture("bert-tiny")));
@@ -164,7 +166,8 @@ fn renamed(name: &str, rename: impl Fn(&str) -> String) -> TempDir {
     folder
 }
 
-/// `torch.compile`, DDP, FSDP, activation checkpoints, and a module with the model in a field, also in one another.
+/// `torch.compile`, DDP, FSDP, activation checkpoints, and a module with the model in a field, also in one
+/// another.
 #[test]
 fn names_lose_the_prefixes_of_wrappers() {
     let prefixes = [

@@ -37,8 +37,8 @@ fn the_default_model_embeds() {
     assert!(cosine(&found[0], &found[2]) < 0.3);
 }
 
-/// Accuracy of bf16 and int8 on the prose of this repository: cosines with the f32 vectors, and agreement of the ten nearest
-/// neighbours of each text.
+/// Accuracy of bf16 and int8 on the prose of this repository: cosines with the f32 vectors, and agreement of
+/// the ten nearest neighbours of each text.
 #[test]
 fn vectors_in_bf16_and_int8_are_close_to_f32() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

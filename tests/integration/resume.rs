@@ -148,7 +148,8 @@ fn resumed_rows(message: &str) -> Option<u64> {
     rest.split(' ').next()?.replace(',', "").parse().ok()
 }
 
-/// One format of each kind: rows as text, rows of a fixed size below a header, and batches of rows before a footer.
+/// One format of each kind: rows as text, rows of a fixed size below a header, and batches of rows before a
+/// footer.
 #[test]
 fn a_run_that_is_killed_twenty_times_is_resumed() {
     kill_each_twenty_times(["jsonl", "npy", "parquet"]);
@@ -168,8 +169,8 @@ fn kill_each_twenty_times(formats: [&str; 3]) {
     });
 }
 
-/// Kills come at random times, early in the run. Every fourth comes only after the run has saved rows, however long
-/// that takes, so that there is progress on fast and on busy machines.
+/// Kills come at random times, early in the run. Every fourth comes only after the run has saved rows,
+/// however long that takes, so that there is progress on fast and on busy machines.
 fn kill_twenty_times(format: &str) {
     let run_dir = Fixture::new(MANY);
     let (complete, killed) = (format!("uninterrupted.{format}"), format!("killed.{format}"));
@@ -225,7 +226,8 @@ fn kill_twenty_times(format: &str) {
 fn a_signal_saves_the_rows() {
     for signal in ["INT", "TERM"] {
         let run_dir = Fixture::new(MANY);
-        // Signals that the test itself ignores, as in a background job of a shell, would be ignored by the run, too.
+        // Signals that the test itself ignores, as in a background job of a shell, would be ignored by the
+        // run, too.
         let default = ["--default-signal=INT,TERM"];
         let mut child = started_by("env", &default, &run_dir.command("out.npy", &[])).spawn().unwrap();
         wait_for(&run_dir.path(".out.npy.partial.json"), &mut child);
@@ -301,7 +303,8 @@ fn a_changed_option_model_or_input_is_refused_by_name() {
     fs::File::options().write(true).open(&texts).unwrap().set_modified(times).unwrap();
     refused(&[], &["records of the input differ from those"]);
 
-    // With the same records up to there, the run is resumed: the modification time and later records do not matter.
+    // With the same records up to there, the run is resumed: the modification time and later records do not
+    // matter.
     let more = [&content[..], b"{\"text\": \"one more\"}\n"].concat();
     fs::write(&texts, &more).unwrap();
     let output = run_dir.run("out.jsonl", &["--resume", "--threads", "1"]);

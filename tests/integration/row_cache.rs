@@ -1,4 +1,5 @@
-//! `embed --cache` takes the rows of texts that were encoded before from a directory, and no state of that directory changes a row.
+//! `embed --cache` takes the rows of texts that were encoded before from a directory, and no state of that
+//! directory changes a row.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -41,8 +42,8 @@ impl Folder {
         command
     }
 
-    /// Runs with the cache, compares the output with that of a run without it, and returns the numbers of texts and of those whose rows
-    /// came from the cache.
+    /// Runs with the cache, compares the output with that of a run without it, and returns the numbers of
+    /// texts and of those whose rows came from the cache.
     #[track_caller]
     fn check(&self, model: &str, input: &str, args: &[&str]) -> (u64, u64) {
         let cache = self.path("cache");

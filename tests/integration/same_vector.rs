@@ -29,8 +29,8 @@ fn vectors(model: &dyn Fn(&mut Command), texts: &[String], args: &[&str]) -> Vec
     rows(&output.unwrap()).iter().map(embedding).collect()
 }
 
-/// Asserts that each text has the same vector in any batch, order and number of threads, and alone: at most `alone` of the texts
-/// are embedded in a run of their own.
+/// Asserts that each text has the same vector in any batch, order and number of threads, and alone: at most
+/// `alone` of the texts are embedded in a run of their own.
 fn check(model: &dyn Fn(&mut Command), dtype: &str, texts: &[String], alone: usize) {
     let vectors =
         |texts: &[String], args: &[&str]| vectors(model, texts, &[&["--dtype", dtype], args].concat());
@@ -71,7 +71,8 @@ fn a_tiny_model_gives_the_same_bits_in_any_batch() {
     check(&model, "f32", &texts(40), 40);
 }
 
-/// Every kind of attention (sliding window, grouped-query, disentangled, talking heads, rotary, biases), and post-pooling modules.
+/// Every kind of attention (sliding window, grouped-query, disentangled, talking heads, rotary, biases), and
+/// post-pooling modules.
 #[test]
 fn every_kind_of_attention_gives_the_same_bits_in_any_batch() {
     let models = [

@@ -1,4 +1,5 @@
-//! `sconce search`: neighbours equal numpy's for every format, type and metric; weights and means; what is refused.
+//! `sconce search`: neighbours equal numpy's for every format, type and metric; weights and means; what is
+//! refused.
 
 use crate::support::arrow;
 use std::fs::{self, File};

@@ -1,4 +1,5 @@
-//! `sconce serve`: a text has the bits of the command line, whatever the route, the format, the neighbours and the load.
+//! `sconce serve`: a text has the bits of the command line, whatever the route, the format, the neighbours
+//! and the load.
 #![cfg(all(unix, feature = "serve"))]
 
 use std::fs;
@@ -257,7 +258,8 @@ fn rows_of_tasks_are_those_of_the_commands() {
     }
 }
 
-/// The scores of a rerank answer, in the order of the documents, after a check that they are in descending order.
+/// The scores of a rerank answer, in the order of the documents, after a check that they are in descending
+/// order.
 fn scores(ranked: &Value, score: &str) -> Vec<u32> {
     let ranked = ranked.as_array().unwrap().iter();
     let mut found: Vec<(u64, f32)> = ranked

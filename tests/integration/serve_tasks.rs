@@ -1,4 +1,5 @@
-//! `/tasks/{tag,fill,answer}`: rows are those of the commands in every bit, with the options of the command line, and what is refused.
+//! `/tasks/{tag,fill,answer}`: rows are those of the commands in every bit, with the options of the command
+//! line, and what is refused.
 #![cfg(all(unix, feature = "serve"))]
 
 use std::thread;

@@ -1,4 +1,5 @@
-//! `--shard I/N`: the outputs of all shards, one after another, are the output of one run, and `sconce merge` joins them.
+//! `--shard I/N`: the outputs of all shards, one after another, are the output of one run, and `sconce merge`
+//! joins them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,7 +19,8 @@ struct Inputs {
 }
 
 impl Inputs {
-    /// A jsonl file with unreadable, empty and long records, whose ids are numbers in the first records and texts in the last.
+    /// A jsonl file with unreadable, empty and long records, whose ids are numbers in the first records and
+    /// texts in the last.
     fn new(records: usize) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let line = |i: usize| match i % 17 {
@@ -178,7 +180,8 @@ fn rows_of_several_outputs_are_merged() {
     }
 }
 
-/// Metadata of any length is in the header of a safetensors file, and shards have a header of the size that one run has.
+/// Metadata of any length is in the header of a safetensors file, and shards have a header of the size that
+/// one run has.
 #[test]
 fn a_long_prompt_is_in_safetensors_files() {
     let inputs = Inputs::new(30);
@@ -199,7 +202,8 @@ fn a_long_prompt_is_in_safetensors_files() {
     }
 }
 
-/// Of shards of an input that has changed in between, each number occurs once, but some records do twice or not at all.
+/// Of shards of an input that has changed in between, each number occurs once, but some records do twice or
+/// not at all.
 #[test]
 fn shards_of_different_inputs_are_refused_in_every_format() {
     let (small, large) = (Inputs::new(30), Inputs::new(39));
@@ -279,7 +283,8 @@ fn npy_metadata_that_was_changed_is_refused() {
     assert!(inputs.merge("b.npy", &["a.npy", "a.npy"]).status.success());
 }
 
-/// Damage that makes the readers of the `parquet` and `arrow` crates overflow the stack, take any memory, or panic.
+/// Damage that makes the readers of the `parquet` and `arrow` crates overflow the stack, take any memory, or
+/// panic.
 #[cfg(unix)]
 #[test]
 fn damaged_files_are_refused_by_merge_and_append() {

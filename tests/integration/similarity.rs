@@ -1,4 +1,5 @@
-//! `sconce similarity`: values of sentence-transformers' `similarity`, by the model's own function or another.
+//! `sconce similarity`: values of sentence-transformers' `similarity`, by the model's own function or
+//! another.
 
 use std::fs;
 use std::process::Output;

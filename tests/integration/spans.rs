@@ -1,5 +1,5 @@
-//! `tag` and `answer`: logits, entities and answers are those of `transformers`, and their runs are those of `embed`. The models are
-//! made by `scripts/fixtures/make_token_head_fixtures.py`.
+//! `tag` and `answer`: logits, entities and answers are those of `transformers`, and their runs are those of
+//! `embed`. The models are made by `scripts/fixtures/make_token_head_fixtures.py`.
 
 use std::fs;
 use std::path::Path;
@@ -156,7 +156,8 @@ fn entities_are_those_of_the_token_classification_pipeline() {
     }
 }
 
-/// The token for what is not in the vocabulary begins a word: that which the configuration names, not that of the tokenizer.json.
+/// The token for what is not in the vocabulary begins a word: that which the configuration names, not that of
+/// the tokenizer.json.
 #[test]
 fn the_unknown_token_is_that_of_the_configuration() {
     let folder = tempfile::tempdir().unwrap();
@@ -356,8 +357,8 @@ fn a_killed_run_of_answers_is_resumed() {
     });
 }
 
-/// A second run into the same output does what `embed` does: with `--resume` it finds the rows of the first one, without it starts
-/// again.
+/// A second run into the same output does what `embed` does: with `--resume` it finds the rows of the first
+/// one, without it starts again.
 #[test]
 fn a_second_run_with_resume_finds_that_the_output_is_up_to_date() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,6 @@
-//! Sparse vectors compared: `similarity`, `rerank` and `search` with sparse encoders, against sentence-transformers' `SparseEncoder` and
-//! plain loops. The models are made by `scripts/fixtures/make_masked_lm_fixtures.py`.
+//! Sparse vectors compared: `similarity`, `rerank` and `search` with sparse encoders, against
+//! sentence-transformers' `SparseEncoder` and plain loops. The models are made by
+//! `scripts/fixtures/make_masked_lm_fixtures.py`.
 
 use crate::support::arrow;
 use std::collections::BTreeMap;
@@ -109,7 +110,8 @@ fn plain_search(documents: &Path, queries: &Path, k: usize) -> Vec<Vec<(usize, f
     weights(queries).iter().map(of_query).collect()
 }
 
-/// Compares found neighbours with expected ones. Sums in another order may differ in their last bit, and then so may the order of rows.
+/// Compares found neighbours with expected ones. Sums in another order may differ in their last bit, and then
+/// so may the order of rows.
 fn assert_neighbours(found: &[Value], expected: &[Vec<(usize, f32)>], what: &str) {
     assert_eq!(found.len(), expected.iter().map(Vec::len).sum::<usize>(), "{what}");
     let mut found = found.iter();
@@ -338,7 +340,8 @@ fn routes_that_are_not_supported_are_refused() {
     assert_fails(&run("embed", &model, &["a"]), 1, &["config.json", "idf.json", "model.safetensors"]);
 }
 
-/// A run that is killed goes on where it was in the same role, and its output has the bytes of an uninterrupted run.
+/// A run that is killed goes on where it was in the same role, and its output has the bytes of an
+/// uninterrupted run.
 #[test]
 fn a_killed_run_is_resumed() {
     let folder = tempfile::tempdir().unwrap();

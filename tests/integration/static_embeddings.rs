@@ -1,4 +1,5 @@
-//! Static embeddings of model2vec and of sentence-transformers, made by `scripts/fixtures/make_static_fixtures.py`.
+//! Static embeddings of model2vec and of sentence-transformers, made by
+//! `scripts/fixtures/make_static_fixtures.py`.
 
 use std::fs;
 use std::path::Path;

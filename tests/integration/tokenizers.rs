@@ -1,5 +1,6 @@
-//! Tokenizers from a `tokenizer.json` and the files next to it, from a `vocab.txt`, and from a `vocab.json` with `merges.txt`: the token
-//! ids are those of `AutoTokenizer` of transformers, and unusable files are errors that name the file.
+//! Tokenizers from a `tokenizer.json` and the files next to it, from a `vocab.txt`, and from a `vocab.json`
+//! with `merges.txt`: the token ids are those of `AutoTokenizer` of transformers, and unusable files are
+//! errors that name the file.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -101,7 +102,8 @@ impl Folder {
         folder
     }
 
-    /// The tiny BERT with a `vocab.txt` in place of its `tokenizer.json`, as older releases of transformers saved it.
+    /// The tiny BERT with a `vocab.txt` in place of its `tokenizer.json`, as older releases of transformers
+    /// saved it.
     fn model() -> Self {
         let folder = Folder::of("bert-tiny");
         fs::remove_file(folder.path("modules.json")).expect("a file");

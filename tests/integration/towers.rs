@@ -100,7 +100,8 @@ fn hidden_states_of_all_tokens_are_those_of_the_reference() {
     }
 }
 
-/// OpenAI's configs have 2 as the end of a text, which stands for the highest id; later ones have the id itself.
+/// OpenAI's configs have 2 as the end of a text, which stands for the highest id; later ones have the id
+/// itself.
 #[test]
 fn the_end_of_a_text_is_the_highest_id_or_the_one_of_the_config() {
     let model = fixture("towers").join("clip");
@@ -122,7 +123,8 @@ fn a_text_config_dict_replaces_the_text_config() {
     assert_eq!(vectors(model.path(), &[]), vectors(&fixture("towers").join("clip"), &[]));
 }
 
-/// A tower that stands alone has the names of its tensors with or without `text_model.`, and a projection if its class says so.
+/// A tower that stands alone has the names of its tensors with or without `text_model.`, and a projection if
+/// its class says so.
 #[test]
 fn a_tower_alone_is_the_tower_of_the_whole_model() {
     let whole = fixture("towers").join("clip");
@@ -156,7 +158,8 @@ fn padding_does_not_depend_on_the_batch() {
     assert!(embed(&model, &[]).iter().all(|row| row["tokens"] == 20));
 }
 
-/// The padding token is that of the tokenizer, else that of the config; left of the text where the files say so.
+/// The padding token is that of the tokenizer, else that of the config; left of the text where the files say
+/// so.
 #[test]
 fn padding_is_what_the_files_say() {
     let model = fixture("towers").join("siglip2");

@@ -1,5 +1,6 @@
-//! The outputs of models like BGE-M3 and gte-multilingual-base: lexical weights, vectors of tokens, and several outputs of one forward
-//! pass, against FlagEmbedding. The models are made by `scripts/fixtures/make_unified_fixtures.py`.
+//! The outputs of models like BGE-M3 and gte-multilingual-base: lexical weights, vectors of tokens, and
+//! several outputs of one forward pass, against FlagEmbedding. The models are made by
+//! `scripts/fixtures/make_unified_fixtures.py`.
 
 use crate::support::arrow;
 use std::fs;

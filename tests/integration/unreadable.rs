@@ -1,5 +1,5 @@
-//! Records that cannot be read. With `--on-error skip` the other records are written, the ledger names each skipped
-//! one, and the exit code is 3; with `stop` there is no output file.
+//! Records that cannot be read. With `--on-error skip` the other records are written, the ledger names each
+//! skipped one, and the exit code is 3; with `stop` there is no output file.
 
 use crate::support;
 use std::fs;
@@ -39,8 +39,8 @@ fn lines(path: &Path) -> Vec<Value> {
     fs::read_to_string(path).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// JSON lines, good ones and one with each kind of fault. The second value is the start of the expected reason; `None` for a good
-/// line.
+/// JSON lines, good ones and one with each kind of fault. The second value is the start of the expected
+/// reason; `None` for a good line.
 fn faults() -> Vec<(Vec<u8>, Option<&'static str>)> {
     let mut long = b"{\"text\": \"".to_vec();
     long.resize(50 << 20, b'a');
@@ -162,8 +162,8 @@ fn without_an_output_file_skipped_records_are_named_on_standard_error() {
     assert_eq!(ids, ["1", "3", "5"]);
 }
 
-/// A value that does not fit the type of its column ends the run, or is written as null and listed in the ledger. JSON and CSV
-/// columns have no type.
+/// A value that does not fit the type of its column ends the run, or is written as null and listed in the
+/// ledger. JSON and CSV columns have no type.
 #[test]
 fn values_that_do_not_fit_their_column_end_the_run_or_are_nulled() {
     let first = "{\"text\": \"the lamp\", \"year\": 1999}\n".repeat(1000);

@@ -1,4 +1,5 @@
-//! `sconce verify`: passes on the vectors of the reference implementation, and fails by each bound and for each unusable file.
+//! `sconce verify`: passes on the vectors of the reference implementation, and fails by each bound and for
+//! each unusable file.
 
 use std::fs;
 use std::path::{Path, PathBuf};

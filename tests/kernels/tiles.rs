@@ -1,4 +1,5 @@
-//! Emulated tiles against AMX, on a processor that has it. A crate of its own, so that the kernels are not compiled again for one test.
+//! Emulated tiles against AMX, on a processor that has it. A crate of its own, so that the kernels are not
+//! compiled again for one test.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 use sconce_kernels::tiles::amx::{Amx, is_available};
@@ -27,7 +28,8 @@ fn bf16_tile(seed: u64) -> Vec<u8> {
         .collect()
 }
 
-/// Accumulates the products of all operands from `C = 0`; rows of `A` are loaded with a stride of two tile rows.
+/// Accumulates the products of all operands from `C = 0`; rows of `A` are loaded with a stride of two tile
+/// rows.
 fn chain<T: Tiles>(tiles: &mut T, int8: bool, operands: &[(Vec<u8>, Vec<u8>)]) -> Vec<u8> {
     tiles.zero::<1>();
     for (a, b) in operands {

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, HashMap};
 use super::state_dict::{Global, Storage};
 use super::{Corrupt, PickleError, PickledTensor, Result, Unsupported};
 
-/// Index of a value. Values refer to others by index, so that a value in itself, or deep inside others, costs no recursion.
+/// Index of a value. Values refer to others by index, so that a value in itself, or deep inside others, costs
+/// no recursion.
 pub(super) type Id = usize;
 
 #[derive(Debug)]
@@ -24,7 +25,8 @@ pub(super) enum Value<'a> {
     Tensor(Box<PickledTensor<'a>>),
 }
 
-/// The first values of every pickle, so that the opcodes of one byte that push them need no memory for a value.
+/// The first values of every pickle, so that the opcodes of one byte that push them need no memory for a
+/// value.
 pub(super) const PLAIN: Id = 0;
 const FALSE: Id = 1;
 const TRUE: Id = 2;
@@ -63,7 +65,8 @@ impl<'a> Unpickler<'a> {
         }
     }
 
-    /// Counts a value, a mark or an entry of the memo: a byte of a pickle may make one that takes 50 bytes of memory.
+    /// Counts a value, a mark or an entry of the memo: a byte of a pickle may make one that takes 50 bytes of
+    /// memory.
     pub(super) fn count(&mut self) -> Result<()> {
         self.left = self.left.checked_sub(1).ok_or_else(|| {
             Unsupported("has a pickle of more values than its tensors need, and is not read".into())

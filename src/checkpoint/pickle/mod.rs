@@ -1,5 +1,6 @@
-//! Reads the pickle of a PyTorch state dict. Nothing is executed: a pickle may hold dicts, tensors and plain values, and every other
-//! function or class that it names is an error. Opcodes as in Python's `pickletools`, protocols 2 to 5.
+//! Reads the pickle of a PyTorch state dict. Nothing is executed: a pickle may hold dicts, tensors and plain
+//! values, and every other function or class that it names is an error. Opcodes as in Python's `pickletools`,
+//! protocols 2 to 5.
 
 mod machine;
 mod state_dict;
@@ -30,7 +31,8 @@ pub(super) struct PickledTensor<'a> {
     pub dtype: Dtype,
     /// Its shape.
     pub shape: Vec<usize>,
-    /// The distance of consecutive elements along each axis, in elements; `None` for row-major order without gaps.
+    /// The distance of consecutive elements along each axis, in elements; `None` for row-major order without
+    /// gaps.
     pub strides: Option<Vec<usize>>,
     /// The name of its storage.
     pub storage: &'a str,

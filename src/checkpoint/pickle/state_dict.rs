@@ -67,8 +67,8 @@ impl<'a> Unpickler<'a> {
         self.push(Value::Global(global))
     }
 
-    /// The storage of a persistent id `("storage", class, name, device, number of elements)`; before PyTorch 1.6 also with `None`, and
-    /// before 0.4 with the part of another storage that it is.
+    /// The storage of a persistent id `("storage", class, name, device, number of elements)`; before PyTorch
+    /// 1.6 also with `None`, and before 0.4 with the part of another storage that it is.
     pub(super) fn storage(&self, id: Id) -> Option<Storage<'a>> {
         let Value::Sequence(parts) = self.value(id) else { return None };
         let &([kind, class, name, _, elements] | [kind, class, name, _, elements, PLAIN]) = &parts[..] else {

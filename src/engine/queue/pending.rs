@@ -15,7 +15,8 @@ use crate::engine::wave::EncodedText;
 use crate::sys::threads::panic_to_error;
 use crate::text::TokenizedText;
 
-/// Bytes of texts that are tokenized at once, so that a large call does not keep a worker from the batches of others.
+/// Bytes of texts that are tokenized at once, so that a large call does not keep a worker from the batches of
+/// others.
 const TOKENIZED_BYTES: usize = 1 << 15;
 /// Bytes that a shorter text counts as there: it takes no less time.
 const MIN_TEXT_BYTES: usize = 32;
@@ -89,7 +90,8 @@ impl Pending {
         self.answer(|| Err(error));
     }
 
-    /// Answers, if a caller waits for it. A caller whose reply panics is told so by the channel that it waits for; the worker goes on.
+    /// Answers, if a caller waits for it. A caller whose reply panics is told so by the channel that it waits
+    /// for; the worker goes on.
     fn answer(&self, answer: impl FnOnce() -> Answer) {
         if let Some(reply) = self.take_reply() {
             let _ = panic_to_error(|| {

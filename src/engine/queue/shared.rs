@@ -26,7 +26,8 @@ pub(super) struct Waiting {
 /// What the workers of a queue share.
 pub(super) struct Shared {
     pub dispatcher: Dispatcher<Schedule<Waiting>>,
-    /// The thread on which the worker that shares batches runs the others. Its own is one of those that share.
+    /// The thread on which the worker that shares batches runs the others. Its own is one of those that
+    /// share.
     alone: Option<ThreadPool>,
     pub utilization: Utilization,
     pub batches: AtomicU64,
@@ -112,7 +113,8 @@ impl Shared {
         call.fail(error);
     }
 
-    /// Removes the texts of a call that wait, and returns their number, with those that are not tokenized yet.
+    /// Removes the texts of a call that wait, and returns their number, with those that are not tokenized
+    /// yet.
     pub(super) fn cancel(&self, call: &Pending) -> usize {
         let progress = call.progress();
         let waiting = self.dispatcher.change(|schedule| schedule.cancel(&progress.request));

@@ -42,8 +42,8 @@ pub struct QueueTask<T> {
 }
 
 impl<T: Task> QueueTask<T> {
-    /// A task whose forward passes have at most `batch_tokens` tokens, unless a single sequence has more. `cost`: see
-    /// [`QueuedTask::cost`].
+    /// A task whose forward passes have at most `batch_tokens` tokens, unless a single sequence has more.
+    /// `cost`: see [`QueuedTask::cost`].
     pub fn new(task: Arc<T>, batch_tokens: usize, cost: f64) -> Self {
         task.on_workers_start();
         QueueTask { task, batch_tokens, cost }

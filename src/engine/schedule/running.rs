@@ -57,7 +57,8 @@ impl Workers {
         worker < self.cores && self.shared_run().is_none()
     }
 
-    /// Whether one more worker may share the cores of long texts: one for each of these cores, if none is idle.
+    /// Whether one more worker may share the cores of long texts: one for each of these cores, if none is
+    /// idle.
     pub(super) fn may_run_beside_long(&self) -> bool {
         let long_cores = match self.shared_run() {
             Some(shared) if shared.is_long => self.cores,

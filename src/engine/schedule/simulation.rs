@@ -1,6 +1,7 @@
 //! A simulated server: discrete events on a virtual clock, the same in every run.
 //!
-//! A core is at nine tenths of its rate with a batch of 64 tokens. If more threads run than there are cores, all of them are slower.
+//! A core is at nine tenths of its rate with a batch of 64 tokens. If more threads run than there are cores,
+//! all of them are slower.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -116,7 +117,8 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// A client that sends the same requests at random times, which are a part `load` of what all cores can do.
+    /// A client that sends the same requests at random times, which are a part `load` of what all cores can
+    /// do.
     pub(super) fn with_load(self, load: f64, cores: usize) -> Self {
         let request_tokens = self.texts as f64 * (0.95 * self.tokens as f64 + 0.05 * self.long_tokens as f64);
         Client { per_second: Some(load * RATE * cores as f64 / request_tokens), ..self }
@@ -157,7 +159,8 @@ pub(super) struct Simulation<O> {
     max_waiting_tokens: usize,
     random: u64,
     now: f64,
-    /// The time that a thread has run which always runs: slower than `now` while more threads run than there are cores.
+    /// The time that a thread has run which always runs: slower than `now` while more threads run than there
+    /// are cores.
     thread_clock: f64,
     /// The next requests, by their times in nanoseconds and their numbers: their clients.
     arrivals: BTreeMap<(u64, usize), usize>,
@@ -198,8 +201,8 @@ impl<O: TextOrder> Simulation<O> {
         self.done
     }
 
-    /// Runs until as many texts are done, then without new requests until all are. Requests at random times are refused while
-    /// `max_waiting_tokens` wait.
+    /// Runs until as many texts are done, then without new requests until all are. Requests at random times
+    /// are refused while `max_waiting_tokens` wait.
     pub(super) fn run_overloaded(mut self, texts: usize, max_waiting_tokens: usize) -> Vec<Done> {
         self.max_waiting_tokens = max_waiting_tokens;
         while self.done.len() < self.texts.len() || self.done.len() < texts {

@@ -1,6 +1,7 @@
-//! Encodes rows as an Arrow IPC stream: the output itself on standard output, pipes and devices, whose readers get rows as they come and
-//! have no use for a footer; and otherwise the partial file. A Parquet or Arrow file ends in a footer, so a killed run would leave nothing
-//! readable; a stream can be cut and continued after any record batch, and is converted to the file in the end. The conversion regroups the
+//! Encodes rows as an Arrow IPC stream: the output itself on standard output, pipes and devices, whose
+//! readers get rows as they come and have no use for a footer; and otherwise the partial file. A Parquet or
+//! Arrow file ends in a footer, so a killed run would leave nothing readable; a stream can be cut and
+//! continued after any record batch, and is converted to the file in the end. The conversion regroups the
 //! rows, so that the file does not depend on where a run was interrupted.
 
 use std::collections::VecDeque;
@@ -161,7 +162,8 @@ fn into_io_error(error: ArrowError) -> io::Error {
     }
 }
 
-/// Regroups the rows of a stream. Where a group ends depends on the rows only, not on the batches of the stream.
+/// Regroups the rows of a stream. Where a group ends depends on the rows only, not on the batches of the
+/// stream.
 fn row_groups<'a>(
     batches: &'a mut ArrowReader<'_>,
     schema: &'a OutputSchema,

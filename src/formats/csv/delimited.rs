@@ -1,8 +1,10 @@
-//! Splits delimited text into rows and fields, as [RFC 4180](https://www.rfc-editor.org/rfc/rfc4180) describes csv.
+//! Splits delimited text into rows and fields, as [RFC 4180](https://www.rfc-editor.org/rfc/rfc4180)
+//! describes csv.
 //!
-//! A quote that closes has to be followed by a delimiter or the end of the row. The `csv` crate accepts any other text
-//! there, and so joins rows between two stray quotes. A row with such a field is malformed, and reading goes on in the
-//! line after the one in which the field begins, so that the rows that it would join are read.
+//! A quote that closes has to be followed by a delimiter or the end of the row. The `csv` crate accepts any
+//! other text there, and so joins rows between two stray quotes. A row with such a field is malformed, and
+//! reading goes on in the line after the one in which the field begins, so that the rows that it would join
+//! are read.
 
 use std::io::{self, BufRead};
 use std::ops::Index;
@@ -356,7 +358,8 @@ mod tests {
 
     const CSV: FieldSyntax = FieldSyntax { delimiter: b',', quote: Some(b'"') };
 
-    /// The rows of an input that is read `capacity` bytes at a time: their line and fields, or what is malformed.
+    /// The rows of an input that is read `capacity` bytes at a time: their line and fields, or what is
+    /// malformed.
     fn split(content: &[u8], syntax: FieldSyntax, capacity: usize) -> Vec<String> {
         let mut reader = BufReader::with_capacity(capacity, content);
         let (mut row, mut found, mut last) = (Row::new(syntax, 1 << 20, usize::MAX), Vec::new(), 0);

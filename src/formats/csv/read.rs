@@ -1,5 +1,5 @@
-//! Reads the rows of csv files in bounded memory: a damaged file may have a row of any length. Unlike [`Row`](super::Row), these readers are
-//! those of the `csv` crate, which takes any bytes for rows.
+//! Reads the rows of csv files in bounded memory: a damaged file may have a row of any length. Unlike
+//! [`Row`](super::Row), these readers are those of the `csv` crate, which takes any bytes for rows.
 
 use std::cell::Cell;
 use std::fmt::Display;
@@ -63,7 +63,8 @@ impl CsvRows {
     }
 }
 
-/// The bytes of a file, up to a limit that is set anew for each row: the `csv` crate holds a whole row, and takes any file for one.
+/// The bytes of a file, up to a limit that is set anew for each row: the `csv` crate holds a whole row, and
+/// takes any file for one.
 struct LimitedRows {
     file: File,
     max_bytes: u64,

@@ -1,8 +1,8 @@
-//! Comma-separated values with a header: `index`, `id` if rows have ids, `chunk`, `start` and `end` if rows are chunks,
-//! `tokens`, `truncated`, the kept columns, and the content: for vectors `scale` for `int8`, and the elements as `e0`,
-//! `e1` and so on; for scores `rank` if rows are sorted, and `score`; for labels `labels`, for masks `masks`, for sparse
-//! vectors `weights`, for entities `entities`, for answers `answers` and `no_answer`, lists and maps as JSON. Null is an empty
-//! field.
+//! Comma-separated values with a header: `index`, `id` if rows have ids, `chunk`, `start` and `end` if rows
+//! are chunks, `tokens`, `truncated`, the kept columns, and the content: for vectors `scale` for `int8`, and
+//! the elements as `e0`, `e1` and so on; for scores `rank` if rows are sorted, and `score`; for labels
+//! `labels`, for masks `masks`, for sparse vectors `weights`, for entities `entities`, for answers `answers`
+//! and `no_answer`, lists and maps as JSON. Null is an empty field.
 
 use std::borrow::Cow;
 
@@ -99,7 +99,8 @@ fn content_fields(content: &Content) -> Result<Vec<String>> {
     })
 }
 
-/// Appends a line with these fields, quoted where necessary: without the buffer that a writer of the `csv` crate allocates.
+/// Appends a line with these fields, quoted where necessary: without the buffer that a writer of the `csv`
+/// crate allocates.
 pub(crate) fn append_record<'a>(bytes: &mut Vec<u8>, fields: impl Iterator<Item = Cow<'a, str>>) {
     let start = bytes.len();
     for (i, field) in fields.enumerate() {

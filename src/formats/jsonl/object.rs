@@ -1,4 +1,5 @@
-//! The fields of a JSON object as they are written, without building the others, and what Python writes that JSON does not have.
+//! The fields of a JSON object as they are written, without building the others, and what Python writes that
+//! JSON does not have.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -27,13 +28,13 @@ pub fn without_white_space(json: &str) -> String {
 const NOT_FINITE: [(&str, f64); 3] =
     [("NaN", f64::NAN), ("-Infinity", f64::NEG_INFINITY), ("Infinity", f64::INFINITY)];
 
-/// The number of [`NOT_FINITE`] that is written as `json`, and its value; `None` if it is another.
+/// The number of `NOT_FINITE` that is written as `json`, and its value; `None` if it is another.
 pub fn not_finite(json: &str) -> Option<(&'static str, f64)> {
     NOT_FINITE.into_iter().find(|(number, _)| *number == json)
 }
 
-/// A line in which numbers that JSON does not have are replaced by others of the same length, so that offsets are the
-/// same. A line that is valid JSON is as it was.
+/// A line in which numbers that JSON does not have are replaced by others of the same length, so that offsets
+/// are the same. A line that is valid JSON is as it was.
 pub fn parseable(line: &str) -> Cow<'_, str> {
     // Most lines are not searched further: no other letter of JSON's literals is an upper-case one.
     if memchr2(b'N', b'I', line.as_bytes()).is_none() {
@@ -46,7 +47,7 @@ pub fn parseable(line: &str) -> Cow<'_, str> {
     })
 }
 
-/// Replaces the numbers of [`NOT_FINITE`] outside of strings.
+/// Replaces the numbers of `NOT_FINITE` outside of strings.
 pub fn replace_not_finite(json: &str, replacement: impl Fn(&str) -> &'static str) -> Cow<'_, str> {
     let (mut replaced, mut copied) = (String::new(), 0);
     let (mut rest, mut is_string) = (0, false);
@@ -74,8 +75,8 @@ pub fn replace_not_finite(json: &str, replacement: impl Fn(&str) -> &'static str
     replaced.into()
 }
 
-/// The first escape of half of a UTF-16 surrogate pair without its other half, as it is written. JSON has these, but
-/// strings of Unicode characters do not.
+/// The first escape of half of a UTF-16 surrogate pair without its other half, as it is written. JSON has
+/// these, but strings of Unicode characters do not.
 pub fn lone_surrogate(json: &str) -> Option<&str> {
     let unit = |at: usize| {
         let digits = json.get(at..at + 6)?.strip_prefix("\\u")?;
@@ -105,10 +106,10 @@ pub fn json_type(json: &str) -> &'static str {
     }
 }
 
-/// Calls `on_name` with each field name of a JSON object, and returns the values of the `wanted` fields as they are
-/// written; the last one if a name is repeated. No other value is built, so memory does not grow with the other fields.
-/// A field that the object does not have is looked for in its objects, if its name has dots: `meta.text` is the field
-/// `text` of the object `meta`.
+/// Calls `on_name` with each field name of a JSON object, and returns the values of the `wanted` fields as
+/// they are written; the last one if a name is repeated. No other value is built, so memory does not grow
+/// with the other fields. A field that the object does not have is looked for in its objects, if its name has
+/// dots: `meta.text` is the field `text` of the object `meta`.
 pub fn find_fields<'a>(
     object: &'a str,
     on_name: &mut dyn FnMut(&str),
@@ -186,8 +187,8 @@ impl<'de> Visitor<'de> for NameVisitor {
     }
 }
 
-/// Whether `value`, which was parsed from `json`, has a float that was written as an integer: `serde_json` rounds
-/// integers of more than 64 bits to floats.
+/// Whether `value`, which was parsed from `json`, has a float that was written as an integer: `serde_json`
+/// rounds integers of more than 64 bits to floats.
 pub fn has_rounded_integer(value: &Value, json: &str) -> bool {
     match value {
         Value::Number(number) if number.is_f64() => {
@@ -200,7 +201,8 @@ pub fn has_rounded_integer(value: &Value, json: &str) -> bool {
     }
 }
 
-/// The integers of `json` as they are written. Words inside strings that look like integers may be among them.
+/// The integers of `json` as they are written. Words inside strings that look like integers may be among
+/// them.
 fn integers(json: &str) -> impl Iterator<Item = &str> {
     let words = json.split(|c: char| !(c.is_ascii_alphanumeric() || "+-.".contains(c)));
     words.filter(|word| word.trim_start_matches('-').bytes().all(|byte| byte.is_ascii_digit()))

@@ -95,7 +95,8 @@ impl JsonlFile {
     }
 }
 
-/// The fields of a line that are read: a vector, and its scale if it has int8 elements. All others are skipped.
+/// The fields of a line that are read: a vector, and its scale if it has int8 elements. All others are
+/// skipped.
 pub struct VectorLine<T> {
     /// The vector, or the vectors of tokens; `None` if it is null or absent.
     pub vector: Option<T>,

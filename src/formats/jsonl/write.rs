@@ -1,9 +1,10 @@
-//! JSON Lines: `{"index":0,"id":"…","tokens":12,"truncated":false,…,"embedding":[…]}` per row. After `truncated` come
-//! the kept columns and, for `int8`, `scale`; a chunk of a text has `"chunk":0,"start":0,"end":812` before `tokens`.
-//! Instead of `embedding`, a row may end in `"score":0.97`, after `"rank":0` if rows are sorted, or in
-//! `"labels":[{"label":"positive","score":0.98},…]`, `"masks":[[{"token":"lamp","id":10437,"score":0.61},…]]`,
-//! `"weights":{"lamp":1.31,…}`, in `"entities":[{"label":"PER",…},…]`, or in `"answers":[{"text":"…",…},…],
-//! "no_answer":0.02`; or with several outputs in `"embedding"`, `"weights"` and `"embeddings"`.
+//! JSON Lines: `{"index":0,"id":"…","tokens":12,"truncated":false,…,"embedding":[…]}` per row. After
+//! `truncated` come the kept columns and, for `int8`, `scale`; a chunk of a text has
+//! `"chunk":0,"start":0,"end":812` before `tokens`. Instead of `embedding`, a row may end in `"score":0.97`,
+//! after `"rank":0` if rows are sorted, or in `"labels":[{"label":"positive","score":0.98},…]`,
+//! `"masks":[[{"token":"lamp","id":10437,"score":0.61},…]]`, `"weights":{"lamp":1.31,…}`, in
+//! `"entities":[{"label":"PER",…},…]`, or in `"answers":[{"text":"…",…},…], "no_answer":0.02`; or with
+//! several outputs in `"embedding"`, `"weights"` and `"embeddings"`.
 
 use anyhow::Result;
 use serde::ser::{Error, SerializeMap};
@@ -67,8 +68,8 @@ pub fn write_json_rows(rows: &[Row], content: &ContentType, bytes: &mut Vec<u8>)
     serde_json::to_writer(bytes, &rows).expect("writing to memory does not fail, and keys are strings")
 }
 
-/// A row as a JSON object. Elements have the fewest digits that read back as the same `f32`; NaN and infinite ones are
-/// null.
+/// A row as a JSON object. Elements have the fewest digits that read back as the same `f32`; NaN and infinite
+/// ones are null.
 struct JsonRow<'a> {
     row: &'a Row<'a>,
     schema: &'a OutputSchema,

@@ -34,7 +34,8 @@ pub fn read_array(file: &File, name: &str, start: u64) -> Result<StoredArray, St
     parse(&String::from_utf8_lossy(&header), name, start + prefix + length as u64)
 }
 
-/// Parses a header such as `{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }`, which ends at offset `end`.
+/// Parses a header such as `{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }`, which ends at
+/// offset `end`.
 fn parse(header: &str, name: &str, end: u64) -> Result<StoredArray, String> {
     let value = |key: &str| {
         let (_, rest) = header.split_once(&format!("'{key}':"))?;
@@ -62,7 +63,8 @@ fn parse(header: &str, name: &str, end: u64) -> Result<StoredArray, String> {
     })
 }
 
-/// The type of the elements that NumPy names, if they can be those of vectors, and whether they are big-endian.
+/// The type of the elements that NumPy names, if they can be those of vectors, and whether they are
+/// big-endian.
 fn element(descr: &str) -> (Option<ElementType>, bool) {
     let Some((order, element)) = descr.split_at_checked(1) else { return (None, false) };
     let element = match element {
@@ -75,7 +77,8 @@ fn element(descr: &str) -> (Option<ElementType>, bool) {
     (Some(element), order == ">")
 }
 
-/// Reads the metadata of a file `NAME.meta.json`, and the number of chunks of each record if rows are chunks; empty if there is no file.
+/// Reads the metadata of a file `NAME.meta.json`, and the number of chunks of each record if rows are chunks;
+/// empty if there is no file.
 pub fn read_metadata(path: &Path) -> Result<(FileMetadata, Option<Vec<u64>>)> {
     let fields = store::manifest::load_metadata(path)?.unwrap_or_default();
     let chunks = fields.get("chunks").map(|chunks| serde_json::from_value(chunks.clone())).transpose();

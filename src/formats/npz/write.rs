@@ -1,5 +1,5 @@
-//! Sparse vectors as a matrix `(N, V)` in CSR form, as `scipy.sparse.save_npz` writes it without compression: a zip archive of the NumPy
-//! arrays `indices`, `indptr`, `format`, `shape` and `data`.
+//! Sparse vectors as a matrix `(N, V)` in CSR form, as `scipy.sparse.save_npz` writes it without compression:
+//! a zip archive of the NumPy arrays `indices`, `indptr`, `format`, `shape` and `data`.
 
 use std::io::{Read, Seek, SeekFrom, Write};
 
@@ -18,8 +18,9 @@ const LENGTH_BYTES: usize = size_of::<u64>();
 /// Size in bytes of an index, and of a value.
 const ELEMENT_BYTES: usize = size_of::<i32>();
 
-/// Encodes sparse rows. A row of the partial file is the number of its elements, their indices and their values, so that the file can be
-/// truncated after any row; [`RowEncoder::finish`] copies the arrays out of it one by one.
+/// Encodes sparse rows. A row of the partial file is the number of its elements, their indices and their
+/// values, so that the file can be truncated after any row; [`RowEncoder::finish`] copies the arrays out of
+/// it one by one.
 pub(crate) struct NpzEncoder {
     /// V: columns of the matrix.
     dimensions: usize,

@@ -34,9 +34,9 @@ fn write_file(groups: &mut RowGroups, arrow_schema: SchemaRef, sink: &mut (dyn W
     Ok(())
 }
 
-/// The writer properties. A vector column, which is the last one, is stored PLAIN, uncompressed and without statistics: floats hardly
-/// compress, and a minimum over vector elements prunes nothing. An int8 element has 255 values but takes four bytes in
-/// Parquet; dictionary encoding saves three of them.
+/// The writer properties. A vector column, which is the last one, is stored PLAIN, uncompressed and without
+/// statistics: floats hardly compress, and a minimum over vector elements prunes nothing. An int8 element has
+/// 255 values but takes four bytes in Parquet; dictionary encoding saves three of them.
 fn properties(arrow_schema: &SchemaRef) -> WriterProperties {
     let metadata = arrow_schema.metadata().iter();
     let metadata: Vec<_> = metadata.map(|(key, value)| KeyValue::new(key.clone(), value.clone())).collect();

@@ -15,15 +15,16 @@ const LENGTH_BYTES: u64 = 8;
 /// Maximum size of the header in bytes, as in the safetensors library.
 const MAX_HEADER_BYTES: u64 = 100_000_000;
 
-/// The length of the header of a file of `size` bytes that starts with these, if they are those of a safetensors file.
+/// The length of the header of a file of `size` bytes that starts with these, if they are those of a
+/// safetensors file.
 pub fn header_length(start: &[u8], size: u64) -> Option<u64> {
     let (length, rest) = start.split_first_chunk()?;
     let length = u64::from_le_bytes(*length);
     (rest.first() == Some(&b'{') && length <= MAX_HEADER_BYTES.min(size)).then_some(length)
 }
 
-/// Reads the tensors and the metadata of a file of `size` bytes, which has all of their elements. `header_length` is that of
-/// [`header_length`].
+/// Reads the tensors and the metadata of a file of `size` bytes, which has all of their elements.
+/// `header_length` is that of [`header_length`].
 pub fn read_tensors(
     name: &str,
     (file, size): (&File, u64),

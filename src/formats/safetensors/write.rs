@@ -1,5 +1,5 @@
-//! A safetensors file with a tensor `embeddings` `(N, D)`. If rows are chunks of texts, int64 tensors `index`, `chunk`,
-//! `start` and `end` `(N)` locate the chunk of each row.
+//! A safetensors file with a tensor `embeddings` `(N, D)`. If rows are chunks of texts, int64 tensors
+//! `index`, `chunk`, `start` and `end` `(N)` locate the chunk of each row.
 
 use std::io::{SeekFrom, Write};
 
@@ -18,10 +18,11 @@ use crate::store::{Access, Destination, ReadSeek};
 const HEADER_BLOCK_BYTES: usize = 4096;
 /// Size of the length of the header in bytes.
 const LENGTH_BYTES: usize = 8;
-/// Room in bytes for what is not known when the first row is written: the number of rows, and the metadata in [`LATE_KEYS`].
+/// Room in bytes for what is not known when the first row is written: the number of rows, and the metadata in
+/// [`LATE_KEYS`].
 const LATE_BYTES: usize = 1024;
-/// The keys of metadata that is added at the end of a run, or that only a shard has: the header of a shard has the size that the header
-/// of all rows has.
+/// The keys of metadata that is added at the end of a run, or that only a shard has: the header of a shard
+/// has the size that the header of all rows has.
 const LATE_KEYS: [Key; 3] = [Key::WeightsSha256, Key::Shard, Key::ShardRecords];
 
 /// An encoder for a file with the tensor `embeddings`.
@@ -52,8 +53,9 @@ const COLUMNS: usize = 1 + Span::NAMES.len();
 /// Size in bytes of an element of such a column.
 const COLUMN_BYTES: usize = size_of::<i64>();
 
-/// Encodes rows that are chunks of texts. A row of the partial file is its columns and then its vector, so that the
-/// file can be truncated after any row; [`RowEncoder::finish`] copies the tensors out of it one by one.
+/// Encodes rows that are chunks of texts. A row of the partial file is its columns and then its vector, so
+/// that the file can be truncated after any row; [`RowEncoder::finish`] copies the tensors out of it one by
+/// one.
 pub(crate) struct ChunkEncoder {
     schema: OutputSchema,
     vectors: VectorType,
@@ -140,8 +142,8 @@ fn metadata(schema: &OutputSchema) -> FileMetadata {
     metadata
 }
 
-/// Size of the header of a file in bytes: room for any number of rows and for the metadata. It is the same at the beginning and at the
-/// end of a run.
+/// Size of the header of a file in bytes: room for any number of rows and for the metadata. It is the same at
+/// the beginning and at the end of a run.
 fn header_bytes(schema: &OutputSchema, vectors: &VectorType) -> usize {
     let mut metadata = metadata(schema);
     LATE_KEYS.iter().for_each(|key| metadata.remove(*key));

@@ -1,4 +1,5 @@
-//! Connections to the servers that requests go to: through which proxy, and with which certificate authorities.
+//! Connections to the servers that requests go to: through which proxy, and with which certificate
+//! authorities.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -38,7 +39,8 @@ impl Connections {
         known.map_or_else(|| self.with_roots(server, certificates::configured), Ok)
     }
 
-    /// New connections to a server, with these certificate authorities, which are read if a connection is encrypted.
+    /// New connections to a server, with these certificate authorities, which are read if a connection is
+    /// encrypted.
     pub(super) fn with_roots(
         &self,
         server: &Origin,

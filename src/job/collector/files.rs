@@ -7,7 +7,8 @@ use crate::job::manifest::Manifest;
 use crate::rows::{FileMetadata, OutputFormat, OutputSchema, Row};
 use crate::store::{self, Digest, DurableRows, Ledger, LedgerEntry, OutputLock};
 
-/// A locked output and its ledger. They are opened with the first row: until then, the rows of an earlier run stay on the disk.
+/// A locked output and its ledger. They are opened with the first row: until then, the rows of an earlier run
+/// stay on the disk.
 pub(super) struct OutputFiles {
     pub lock: OutputLock,
     writer: Option<Writer>,
@@ -51,7 +52,8 @@ impl OutputFiles {
         Ok(())
     }
 
-    /// Opens the files of an interrupted run after its rows. Returns true if that run had renamed its output, which is not opened then.
+    /// Opens the files of an interrupted run after its rows. Returns true if that run had renamed its output,
+    /// which is not opened then.
     pub(super) fn resume(&mut self, schema: &OutputSchema, manifest: &Manifest) -> Result<bool> {
         let Some(sidecars) = self.lock.sidecars() else { return Ok(false) };
         // Other formats are converted at the end: the file has another length than the rows.

@@ -1,5 +1,6 @@
-//! The collector: takes waves in order, writes their rows to the output, lists skipped, failed and truncated records in the
-//! ledger, and from time to time makes both durable, so that an interrupted run can be resumed.
+//! The collector: takes waves in order, writes their rows to the output, lists skipped, failed and truncated
+//! records in the ledger, and from time to time makes both durable, so that an interrupted run can be
+//! resumed.
 
 mod files;
 mod ranking;
@@ -97,15 +98,16 @@ struct Place {
     cursor: Cursor,
     /// The index of the first record of this run, or of its shard.
     first_record: u64,
-    /// Whether some but not all rows of the record after the cursor are written. A checkpoint is not possible then.
+    /// Whether some but not all rows of the record after the cursor are written. A checkpoint is not possible
+    /// then.
     is_inside_record: bool,
     /// Rows per record, for formats whose rows have no record index.
     rows_per_record: Option<Vec<u64>>,
 }
 
 impl Collector {
-    /// A collector for a run from the first record of `source`. The types of the columns are inferred from the first records of the
-    /// whole input. With a journal, the run can be resumed.
+    /// A collector for a run from the first record of `source`. The types of the columns are inferred from
+    /// the first records of the whole input. With a journal, the run can be resumed.
     pub(super) fn start(
         mut output: RunOutput,
         journal: Option<Journal>,
@@ -141,8 +143,8 @@ impl Collector {
         Ok(collector)
     }
 
-    /// A collector that continues an interrupted run after the records that it has read from `source`. The flag is true if that run had
-    /// written all rows, so that nothing is left to do.
+    /// A collector that continues an interrupted run after the records that it has read from `source`. The
+    /// flag is true if that run had written all rows, so that nothing is left to do.
     pub(super) fn resume(
         output: RunOutput,
         journal: Journal,
@@ -165,7 +167,8 @@ impl Collector {
         Ok((run, is_renamed))
     }
 
-    /// Skips the records of an interrupted run, and adds the best rows of that run to the ranking, with the columns of their records.
+    /// Skips the records of an interrupted run, and adds the best rows of that run to the ranking, with the
+    /// columns of their records.
     fn skip_records(&mut self, manifest: &Manifest, source: &mut RecordSource) -> Result<()> {
         // A complete run has written its best rows.
         self.ranking.take_if(|_| manifest.complete);
@@ -230,7 +233,8 @@ impl Collector {
         done.map_err(|error| self.abort(error))
     }
 
-    /// Prints the warnings and totals of the run. `output` names the file that the rows are appended to, if it is not that of the run.
+    /// Prints the warnings and totals of the run. `output` names the file that the rows are appended to, if
+    /// it is not that of the run.
     pub(super) fn report(&self, output: Option<&SidecarPaths>) {
         let lock = &self.files.lock;
         let ledger = output.or_else(|| lock.sidecars()).map(|sidecars| sidecars.final_ledger.as_path());

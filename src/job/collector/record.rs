@@ -184,13 +184,14 @@ impl Collector {
     pub(super) fn write_ranking(&mut self) -> Result<()> {
         let Some(ranking) = self.ranking.take() else { return Ok(()) };
         self.stats.rows = 0;
-        // A run that is interrupted from here on resumes from the last ranking that was saved, not from some of its rows.
+        // A run that is interrupted from here on resumes from the last ranking that was saved, not from some
+        // of its rows.
         self.place.is_inside_record = true;
         ranking.into_rows().try_for_each(|(query, row)| self.write_row(query, &row.as_row()))
     }
 
-    /// Returns the error that ends the run if `is_fatal`, with the `options` that would skip the record. Otherwise opens the output
-    /// and the ledger.
+    /// Returns the error that ends the run if `is_fatal`, with the `options` that would skip the record.
+    /// Otherwise opens the output and the ledger.
     fn stop_or_open(
         &mut self,
         location: &Location,

@@ -16,7 +16,8 @@ use crate::store::{self, ClosedPipe};
 use crate::sys::console::counted;
 
 impl Collector {
-    /// Makes rows and ledger durable and saves the manifest, which is returned. Without a journal there is none.
+    /// Makes rows and ledger durable and saves the manifest, which is returned. Without a journal there is
+    /// none.
     pub(super) fn save(&mut self, complete: bool) -> Result<Option<Manifest>> {
         let since = Instant::now();
         // Rows that are sorted are not in the output before the end.
@@ -43,7 +44,8 @@ impl Collector {
         Ok(Some(manifest))
     }
 
-    /// Completes the output and renames it. If the process is killed in between, the next run finds a complete run.
+    /// Completes the output and renames it. If the process is killed in between, the next run finds a
+    /// complete run.
     pub(super) fn finish(&mut self, interrupts: &Interrupts) -> Result<()> {
         self.write_ranking()?;
         let run = self.save(true)?;
@@ -53,7 +55,8 @@ impl Collector {
         self.clean_up(run)
     }
 
-    /// Renames the ledger, writes the metadata file of npy, and replaces the manifest by that of the complete `run`.
+    /// Renames the ledger, writes the metadata file of npy, and replaces the manifest by that of the complete
+    /// `run`.
     pub(super) fn clean_up(&mut self, run: Option<Manifest>) -> Result<()> {
         self.files.finish_ledger()?;
         let Some(sidecars) = self.files.lock.sidecars() else { return Ok(()) };

@@ -1,5 +1,5 @@
-//! Compiles the CUDA kernels to PTX for compute capability 8.0, in builds with the feature `cuda`. The driver compiles
-//! the PTX for any GPU from Ampere on.
+//! Compiles the CUDA kernels to PTX for compute capability 8.0, in builds with the feature `cuda`. The driver
+//! compiles the PTX for any GPU from Ampere on.
 
 use std::env;
 use std::path::{Path, PathBuf};

@@ -6,7 +6,8 @@ use std::slice;
 /// Packed elements of a cache line.
 pub(super) const LINE_ELEMENTS: usize = 16;
 
-/// 16 packed elements aligned to a cache line, so that a vector load from the start of a line never crosses one.
+/// 16 packed elements aligned to a cache line, so that a vector load from the start of a line never crosses
+/// one.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(64))]
 pub(super) struct CacheLine(pub(super) [u32; LINE_ELEMENTS]);
@@ -17,8 +18,9 @@ pub(super) fn zeroed_lines(count: usize) -> Vec<CacheLine> {
     if count == 0 {
         return Vec::new();
     }
-    // SAFETY: `layout` has a nonzero size, as `count` is not 0. The allocation comes from the global allocator with the
-    // layout of `count` lines, which is the layout `Vec` frees it with, and all-zero bytes are valid lines.
+    // SAFETY: `layout` has a nonzero size, as `count` is not 0. The allocation comes from the global
+    // allocator with the layout of `count` lines, which is the layout `Vec` frees it with, and all-zero bytes
+    // are valid lines.
     unsafe {
         let data = alloc::alloc_zeroed(layout);
         if data.is_null() {
@@ -28,7 +30,8 @@ pub(super) fn zeroed_lines(count: usize) -> Vec<CacheLine> {
     }
 }
 
-/// The first `count` lines of memory that is reused from call to call, which grows to hold them. They hold what they held before.
+/// The first `count` lines of memory that is reused from call to call, which grows to hold them. They hold
+/// what they held before.
 pub(super) fn at_least(lines: &mut Vec<CacheLine>, count: usize) -> &mut [CacheLine] {
     if lines.len() < count {
         lines.resize(count, CacheLine([0; LINE_ELEMENTS]));
@@ -38,15 +41,15 @@ pub(super) fn at_least(lines: &mut Vec<CacheLine>, count: usize) -> &mut [CacheL
 
 /// The packed elements of some lines.
 pub(super) fn elements(lines: &[CacheLine]) -> &[u32] {
-    // SAFETY: `CacheLine` is `repr(C)` with 16 u32 and no padding, so the slice covers `16 · lines.len()` initialised
-    // u32.
+    // SAFETY: `CacheLine` is `repr(C)` with 16 u32 and no padding, so the slice covers `16 · lines.len()`
+    // initialised u32.
     unsafe { slice::from_raw_parts(lines.as_ptr().cast(), lines.len() * LINE_ELEMENTS) }
 }
 
 /// The packed elements of some lines, mutably.
 pub(super) fn elements_mut(lines: &mut [CacheLine]) -> &mut [u32] {
-    // SAFETY: `CacheLine` is `repr(C)` with 16 u32 and no padding, so the slice covers `16 · lines.len()` initialised
-    // u32. The result borrows `lines` mutably, so there is no other reference to them.
+    // SAFETY: `CacheLine` is `repr(C)` with 16 u32 and no padding, so the slice covers `16 · lines.len()`
+    // initialised u32. The result borrows `lines` mutably, so there is no other reference to them.
     unsafe { slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), lines.len() * LINE_ELEMENTS) }
 }
 
@@ -56,7 +59,7 @@ pub(super) fn lines_of_bytes(bytes: &[u8]) -> Option<&[CacheLine]> {
     if !is_aligned || !bytes.len().is_multiple_of(size_of::<CacheLine>()) {
         return None;
     }
-    // SAFETY: the pointer is aligned to a line, the slice has the bytes of `len / 64` of them, and all bytes are valid lines. The
-    // result borrows `bytes`.
+    // SAFETY: the pointer is aligned to a line, the slice has the bytes of `len / 64` of them, and all bytes
+    // are valid lines. The result borrows `bytes`.
     Some(unsafe { slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len() / size_of::<CacheLine>()) })
 }

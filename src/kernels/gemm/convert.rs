@@ -9,15 +9,15 @@ pub(super) type TileRow = [u32; TILE_ROW_BYTES / 4];
 /// bf16 values of a tile row.
 pub(super) const BF16_PER_TILE_ROW: usize = TILE_ROW_BYTES / 2;
 
-/// Converts a row to packed elements of two bf16. Whole vectors are stored: `to` has `LANES` elements for every `2 · LANES` values or fewer,
-/// and those past the last value are 0.
+/// Converts a row to packed elements of two bf16. Whole vectors are stored: `to` has `LANES` elements for
+/// every `2 · LANES` values or fewer, and those past the last value are 0.
 #[inline(always)]
 pub(super) fn bf16_row<S: Simd>(s: S, x: &[f32], to: &mut [u32]) {
     let to = &mut to[..x.len().div_ceil(2 * S::LANES) * S::LANES];
     let whole = x.len() / (2 * S::LANES) * S::LANES;
     for start in (0..whole).step_by(S::LANES) {
-        // SAFETY: `x` has `2 · LANES` values from `2 · start` on, and `to` is valid for writes of `LANES` u32, the size of as many
-        // pairs of u16.
+        // SAFETY: `x` has `2 · LANES` values from `2 · start` on, and `to` is valid for writes of `LANES`
+        // u32, the size of as many pairs of u16.
         unsafe {
             let x = x.as_ptr().add(2 * start);
             let vectors = [s.load(x), s.load(x.add(S::LANES))];
@@ -31,8 +31,8 @@ pub(super) fn bf16_row<S: Simd>(s: S, x: &[f32], to: &mut [u32]) {
     }
 }
 
-/// Splits up to 32 values into `P` bf16 parts, one tile row per part: the first part is the rounded value, each further
-/// part the rounded remainder. Elements past the last value are 0.
+/// Splits up to 32 values into `P` bf16 parts, one tile row per part: the first part is the rounded value,
+/// each further part the rounded remainder. Elements past the last value are 0.
 #[inline(always)]
 pub(super) fn split_bf16<S: Simd, const P: usize>(s: S, x: &[f32], mut parts: [&mut TileRow; P]) {
     const { assert!(P <= MAX_PARTS) };
@@ -43,8 +43,8 @@ pub(super) fn split_bf16<S: Simd, const P: usize>(s: S, x: &[f32], mut parts: [&
             None => s.load_at(x, start, 0.0),
         };
         for (part, row) in parts.iter_mut().enumerate() {
-            // SAFETY: `row` holds 32 bf16, and `start` is a multiple of `LANES` below 32, so `LANES` u16 can be written
-            // at `start`.
+            // SAFETY: `row` holds 32 bf16, and `start` is a multiple of `LANES` below 32, so `LANES` u16 can
+            // be written at `start`.
             unsafe { s.store_bf16(row.as_mut_ptr().cast::<u16>().add(start), remainder) };
             if part + 1 < P {
                 remainder = s.sub(remainder, s.round_bf16(remainder));
@@ -53,8 +53,8 @@ pub(super) fn split_bf16<S: Simd, const P: usize>(s: S, x: &[f32], mut parts: [&
     }
 }
 
-/// Splits two inputs of up to 16 outputs into `P` bf16 parts, one tile row per part: `low` in the lower 16 bits of the
-/// packed elements, `high` in the upper.
+/// Splits two inputs of up to 16 outputs into `P` bf16 parts, one tile row per part: `low` in the lower 16
+/// bits of the packed elements, `high` in the upper.
 #[inline(always)]
 pub(super) fn split_bf16_pairs<S: Simd, const P: usize>(
     s: S,
@@ -92,8 +92,8 @@ pub(super) fn quantize_weights<S: Simd>(s: S, x: &[f32], rows: [&mut TileRow; TI
     for (i, row) in rows.into_iter().enumerate() {
         for start in (0..TILE_ROW_BYTES).step_by(S::LANES) {
             let x = s.mul(s.load_at(x, i * TILE_ROW_BYTES + start, 0.0), s.splat(factor));
-            // SAFETY: `row` holds 64 bytes, and `start` is a multiple of `LANES` below 64, so `LANES` bytes can be written
-            // at `start`.
+            // SAFETY: `row` holds 64 bytes, and `start` is a multiple of `LANES` below 64, so `LANES` bytes
+            // can be written at `start`.
             unsafe { s.store_i8(row.as_mut_ptr().cast::<i8>().add(start), x) };
         }
     }
@@ -108,8 +108,8 @@ pub(super) struct GroupScale {
     pub(super) zero_point: u32,
 }
 
-/// Groups that are quantised together: the reduction and the divisions of a group take longer than all its other operations, and those of
-/// different groups overlap.
+/// Groups that are quantised together: the reduction and the divisions of a group take longer than all its
+/// other operations, and those of different groups overlap.
 pub(super) const GROUPS_IN_FLIGHT: usize = MAX_LANES;
 
 /// How some int8 groups of `x` become bytes, and what those stand for.
@@ -120,7 +120,8 @@ pub(super) struct Quantization {
 }
 
 impl Quantization {
-    /// The quantisation of at most [`GROUPS_IN_FLIGHT`] groups, whose values use all steps. A group with NaN or infinity has a scale of NaN.
+    /// The quantisation of at most [`GROUPS_IN_FLIGHT`] groups, whose values use all steps. A group with NaN
+    /// or infinity has a scale of NaN.
     #[inline(always)]
     pub(super) fn of<S: Simd>(s: S, groups: &[&[f32]]) -> Self {
         let (mut min, mut max) = ([0.0; GROUPS_IN_FLIGHT], [0.0; GROUPS_IN_FLIGHT]);
@@ -147,8 +148,8 @@ impl Quantization {
         Quantization { factors, zero_points, scales }
     }
 
-    /// Quantises group `group`, whose values are `x`, to packed elements, and returns its scale. Elements past the last value keep what they
-    /// were: the weights there are 0.
+    /// Quantises group `group`, whose values are `x`, to packed elements, and returns its scale. Elements
+    /// past the last value keep what they were: the weights there are 0.
     #[inline(always)]
     pub(super) fn quantize<S: Simd>(&self, s: S, group: usize, x: &[f32], to: &mut [u32]) -> GroupScale {
         let zero_point = self.zero_points[group];
@@ -220,8 +221,9 @@ fn range<S: Simd>(s: S, x: &[f32]) -> [f32; 2] {
 /// A group whose maximum magnitude is smaller is quantised to zeros: the factor could overflow.
 const MIN_INT8_MAXIMUM: f32 = 1e-30;
 
-/// The scale of a group of weights with the maximum magnitude `max`, and its reciprocal factor: `x ≈ scale · round(factor · x)` with
-/// `|factor · x| ≤ limit`. A NaN or infinite maximum makes the scale NaN.
+/// The scale of a group of weights with the maximum magnitude `max`, and its reciprocal factor:
+/// `x ≈ scale · round(factor · x)` with `|factor · x| ≤ limit`. A NaN or infinite maximum makes the scale
+/// NaN.
 #[inline(always)]
 fn int8_scale(max: f32, limit: f32) -> (f32, f32) {
     match max {

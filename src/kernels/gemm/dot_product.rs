@@ -1,4 +1,5 @@
-//! The inner loop of the vector micro-kernel: dot products of `R` rows of `x` and a panel, for one operand format.
+//! The inner loop of the vector micro-kernel: dot products of `R` rows of `x` and a panel, for one operand
+//! format.
 
 use std::hint::black_box;
 use std::ops::Range;
@@ -40,8 +41,8 @@ impl<const R: usize> RowPointers<R> {
     pub(super) unsafe fn new(elements: *const u32, stride: usize) -> Self {
         // SAFETY: there is a row `r < R` by the contract of this function, so the offset is inside the rows.
         let pointers = std::array::from_fn(|r| unsafe { elements.add(r * stride) });
-        // If the compiler knew how the pointers relate, it would recompute them in every K step, with half as many
-        // instructions as the products take.
+        // If the compiler knew how the pointers relate, it would recompute them in every K step, with half as
+        // many instructions as the products take.
         RowPointers(black_box(pointers))
     }
 }
@@ -60,7 +61,8 @@ pub(super) trait DotProduct<S: Simd> {
     type Accumulator: Copy;
     /// Packed elements of an operand.
     const ELEMENTS: usize = 1;
-    /// Operands per iteration of the unrolled loop. Fewer would cost loop overhead, more would need too many registers.
+    /// Operands per iteration of the unrolled loop. Fewer would cost loop overhead, more would need too many
+    /// registers.
     const UNROLL: usize;
     /// Broadcasts packed elements of `x` to every lane.
     ///
@@ -76,12 +78,12 @@ pub(super) trait DotProduct<S: Simd> {
     fn accumulate(s: S, sum: Self::Accumulator, a: Self::Operand, b: Self::Operand) -> Self::Accumulator;
 }
 
-/// Accumulates the products of the packed elements `elements` of `R` rows and as many rows of a panel, and advances `prefetch` in
-/// each iteration of the unrolled loop.
+/// Accumulates the products of the packed elements `elements` of `R` rows and as many rows of a panel, and
+/// advances `prefetch` in each iteration of the unrolled loop.
 ///
 /// # Safety
-/// `x` has these elements. `panel`, which points to the element `elements.start`, is valid for reads of `elements.len() · 2 · LANES` u32.
-/// `elements.len()` is a multiple of `D::ELEMENTS`.
+/// `x` has these elements. `panel`, which points to the element `elements.start`, is valid for reads of
+/// `elements.len() · 2 · LANES` u32. `elements.len()` is a multiple of `D::ELEMENTS`.
 #[inline(always)]
 pub(super) unsafe fn dot_products<S: Simd, D: DotProduct<S>, const R: usize>(
     s: S,
@@ -101,15 +103,17 @@ pub(super) unsafe fn dot_products<S: Simd, D: DotProduct<S>, const R: usize>(
                     prefetch.advance(s);
                 }
                 for step in (0..$unroll * D::ELEMENTS).step_by(D::ELEMENTS) {
-                    // SAFETY: `element + step + ELEMENTS <= elements.end`, so `x` has these elements; the panel has 2 · `LANES` u32 for
-                    // each by the contract of this function.
+                    // SAFETY: `element + step + ELEMENTS <= elements.end`, so `x` has these elements; the
+                    // panel has 2 · `LANES` u32 for each by the contract of this function.
                     unsafe {
                         let weights = panel.add(step * 2 * S::LANES);
                         let weights = [D::load(s, weights), D::load(s, weights.add(S::LANES))];
                         for (x, sums) in x.element(element + step).into_iter().zip(&mut accumulators) {
                             let x = D::splat(s, x);
-                            *sums =
-                                [D::accumulate(s, sums[0], x, weights[0]), D::accumulate(s, sums[1], x, weights[1])];
+                            *sums = [
+                                D::accumulate(s, sums[0], x, weights[0]),
+                                D::accumulate(s, sums[1], x, weights[1]),
+                            ];
                         }
                     }
                 }
@@ -141,8 +145,8 @@ impl<S: Simd> DotProduct<S> for F32Dot {
 
     #[inline(always)]
     unsafe fn load(s: S, from: *const u32) -> S::F {
-        // SAFETY: `from` is valid for reads of `LANES` u32 by the contract of this method; f32 has the same size and
-        // every bit pattern is a valid f32.
+        // SAFETY: `from` is valid for reads of `LANES` u32 by the contract of this method; f32 has the same
+        // size and every bit pattern is a valid f32.
         unsafe { s.load(from.cast()) }
     }
 
@@ -201,7 +205,8 @@ impl<S: Simd, const N: usize> DotProduct<S> for Int8Dot<N> {
     unsafe fn load(s: S, from: *const u32) -> [S::I; N] {
         let mut elements = [s.splat_u32(0); N];
         for (i, element) in elements.iter_mut().enumerate() {
-            // SAFETY: `LANES` u32 can be read in each of `N` rows of 2 · `LANES` u32 by the contract of this method.
+            // SAFETY: `LANES` u32 can be read in each of `N` rows of 2 · `LANES` u32 by the contract of this
+            // method.
             *element = unsafe { s.load_u32(from.add(i * 2 * S::LANES)) };
         }
         elements

@@ -11,13 +11,14 @@ use super::tile_kernel::{self, Output};
 use super::vector_kernel::VectorGemm;
 use crate::tiles::{TILE_BYTES, TILE_ROWS};
 
-/// `output = epilogue(x Wᵀ)` for the given panels of `weights`. Every element of the result is written. If the block has more columns, those up
-/// to the end of the last panel may be overwritten by arbitrary values, which is faster than to leave them. The epilogue counts rows from
-/// the first row of `x`, and columns from the first output of the whole matrix.
+/// `output = epilogue(x Wᵀ)` for the given panels of `weights`. Every element of the result is written. If
+/// the block has more columns, those up to the end of the last panel may be overwritten by arbitrary values,
+/// which is faster than to leave them. The epilogue counts rows from the first row of `x`, and columns from
+/// the first output of the whole matrix.
 ///
 /// # Panics
-/// If the block has other rows than the result or fewer columns, `x` has a different operand format, or the shapes of the
-/// epilogue do not match.
+/// If the block has other rows than the result or fewer columns, `x` has a different operand format, or the
+/// shapes of the epilogue do not match.
 pub fn gemm(
     x: Lhs,
     weights: &PackedMatrix,
@@ -46,12 +47,13 @@ pub fn gemm(
     }
 }
 
-/// `epilogue(x Wᵀ)` for the given panels in the operand format of `next`, which the result of all panels is multiplied
-/// with: written to `buffer`, and returned. After several calls [`LhsBuffer::converted`] returns the columns of all panels.
+/// `epilogue(x Wᵀ)` for the given panels in the operand format of `next`, which the result of all panels is
+/// multiplied with: written to `buffer`, and returned. After several calls [`LhsBuffer::converted`] returns
+/// the columns of all panels.
 ///
 /// # Panics
-/// If [`PackedMatrix::chains_with`] is false, `x` has a different operand format, or the shapes of the epilogue do not
-/// match.
+/// If [`PackedMatrix::chains_with`] is false, `x` has a different operand format, or the shapes of the
+/// epilogue do not match.
 pub fn gemm_into_lhs<'a>(
     x: Lhs,
     weights: &PackedMatrix,

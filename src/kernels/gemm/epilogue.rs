@@ -11,7 +11,8 @@ use crate::math::{Accuracy, gelu, gelu_bf16};
 use crate::simd::Simd;
 use crate::tiles::{TILE_BYTES, TILE_ROWS};
 
-/// `y = f(accumulator + bias) / divisor · factor + residual`, element by element. An empty operand is skipped.
+/// `y = f(accumulator + bias) / divisor · factor + residual`, element by element. An empty operand is
+/// skipped.
 #[derive(Debug, Clone, Copy)]
 pub struct Epilogue<'a> {
     /// `(outputs)`, or empty.
@@ -105,13 +106,14 @@ pub(super) struct BlockEpilogue<'a> {
     columns: Range<usize>,
 }
 
-/// Applies an epilogue to some rows, `isa.run` of an [`ApplyEpilogue`]. There is one instance for every function and kind of results,
-/// because the tile unit waits for the branches and the stack of a larger one.
+/// Applies an epilogue to some rows, `isa.run` of an [`ApplyEpilogue`]. There is one instance for every
+/// function and kind of results, because the tile unit waits for the branches and the stack of a larger one.
 type ApplyRows = fn(Isa, &BlockEpilogue, Range<u32>);
 
 impl<'a> BlockEpilogue<'a> {
-    /// An epilogue for accumulators of the first `rows` rows and of `columns`, of a matrix with `outputs` outputs. Every block is like
-    /// `accumulators`, which no block needs to begin with: in place or not, and with results of the same kind.
+    /// An epilogue for accumulators of the first `rows` rows and of `columns`, of a matrix with `outputs`
+    /// outputs. Every block is like `accumulators`, which no block needs to begin with: in place or not, and
+    /// with results of the same kind.
     ///
     /// # Panics
     /// If an operand of the epilogue is not empty and does not cover these rows and columns.
@@ -154,9 +156,9 @@ impl<'a> BlockEpilogue<'a> {
     /// If the operands of the epilogue do not cover it.
     ///
     /// # Safety
-    /// Until the next block is current, or the value is dropped: the accumulators are valid for reads of `columns.len()` values in
-    /// `rows` rows, and their results for writes, of `columns.len()` f32 or of tile rows. They are like those of
-    /// [`BlockEpilogue::new`].
+    /// Until the next block is current, or the value is dropped: the accumulators are valid for reads of
+    /// `columns.len()` values in `rows` rows, and their results for writes, of `columns.len()` f32 or of tile
+    /// rows. They are like those of [`BlockEpilogue::new`].
     #[inline(always)]
     pub(super) unsafe fn replace(
         &mut self,
@@ -233,9 +235,9 @@ impl<F: ElementFunction, R: ResultRows, const ROWS: bool> Kernel for ApplyEpilog
     fn run<S: Simd>(self, s: S) {
         let width = self.block.columns.len();
         let pairs_end = width - width % (2 * S::LANES);
-        // SAFETY: `BlockEpilogue::replace` has checked that bias, factors and residual cover these columns. By its contract every
-        // accumulator row is valid for `width` values; `start + count ≤ width` in each call, `count > 0`, and
-        // `count = 2 · LANES` for two vectors.
+        // SAFETY: `BlockEpilogue::replace` has checked that bias, factors and residual cover these columns.
+        // By its contract every accumulator row is valid for `width` values; `start + count ≤ width` in each
+        // call, `count > 0`, and `count = 2 · LANES` for two vectors.
         unsafe {
             for start in (0..pairs_end).step_by(2 * S::LANES) {
                 self.columns::<S, 2>(s, start, 2 * S::LANES);
@@ -257,8 +259,8 @@ impl<F: ElementFunction, R: ResultRows, const ROWS: bool> ApplyEpilogue<'_, F, R
     /// Applies the epilogue to the columns `start..start + min(count, N · LANES)` of all rows.
     ///
     /// # Safety
-    /// All accumulator rows, and the bias, the factors and the residual if they are not empty, have these columns. `count >
-    /// (N − 1) · LANES`.
+    /// All accumulator rows, and the bias, the factors and the residual if they are not empty, have these
+    /// columns. `count > (N − 1) · LANES`.
     #[inline(always)]
     unsafe fn columns<S: Simd, const N: usize>(&self, s: S, start: usize, count: usize) {
         let BlockEpilogue { epilogue, accumulators, first_row, ref columns, outputs, .. } = *self.block;
@@ -266,9 +268,9 @@ impl<F: ElementFunction, R: ResultRows, const ROWS: bool> ApplyEpilogue<'_, F, R
         let (f, to) = (F::new(epilogue.activation), R::of(to));
         let Epilogue { bias, divisors, factors, residual, .. } = *epilogue;
         let column = columns.start + start;
-        // SAFETY: vector `i` reads or writes up to `count − i · LANES > 0` values from column `start + i · LANES`,
-        // which the operands have by the contract of this function. `first_row + row` is below the rows of the
-        // factors and the residual, which `replace` has checked.
+        // SAFETY: vector `i` reads or writes up to `count − i · LANES > 0` values from column
+        // `start + i · LANES`, which the operands have by the contract of this function. `first_row + row` is
+        // below the rows of the factors and the residual, which `replace` has checked.
         unsafe {
             macro_rules! load {
                 ($from:expr) => {{
@@ -327,7 +329,8 @@ trait ResultRows: Copy {
     /// Stores `N` vectors from `column` on, up to `count` values.
     ///
     /// # Safety
-    /// The row is valid for writes of these columns, `count > (N − 1) · LANES`, and `column` is a multiple of `LANES`.
+    /// The row is valid for writes of these columns, `count > (N − 1) · LANES`, and `column` is a multiple of
+    /// `LANES`.
     unsafe fn store<S: Simd, const N: usize>(
         self,
         s: S,
@@ -415,8 +418,8 @@ impl<const P: usize> ResultRows for TileRows<P> {
         let offset = row / TILE_ROWS * self.group + row % TILE_ROWS * BF16_PER_TILE_ROW + column;
         let mut remainder = y;
         for part in 0..P {
-            // SAFETY: the tile rows are valid for writes by the contract of this method; `column` is a multiple of
-            // `LANES`, and `column + N · LANES ≤ 32`, so `N · LANES` u16 can be written there.
+            // SAFETY: the tile rows are valid for writes by the contract of this method; `column` is a
+            // multiple of `LANES`, and `column + N · LANES ≤ 32`, so `N · LANES` u16 can be written there.
             unsafe { s.store_bf16_each(self.to.add(offset + part * TILE_BYTES / 2), remainder) };
             if part + 1 < P {
                 for y in &mut remainder {
@@ -435,7 +438,8 @@ impl<const P: usize> ResultRows for TileRows<P> {
     }
 }
 
-/// The function `f` of an epilogue. The frequent functions have a type each, so that the loops are compiled for them.
+/// The function `f` of an epilogue. The frequent functions have a type each, so that the loops are compiled
+/// for them.
 trait ElementFunction: Copy {
     /// The function of this type for an activation.
     fn new(activation: Activation) -> Self;

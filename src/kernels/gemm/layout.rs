@@ -13,24 +13,27 @@ const BF16_SIGNIFICAND_BITS: u32 = 8;
 /// Significant bits of an f32 value, with the implicit one.
 pub const F32_SIGNIFICAND_BITS: u32 = f32::MANTISSA_DIGITS;
 
-/// Packed elements of an int8 group in a panel of tiles: the scale and the sum of its weights for every output, and its tiles.
+/// Packed elements of an int8 group in a panel of tiles: the scale and the sum of its weights for every
+/// output, and its tiles.
 pub(super) const INT8_TILE_GROUP: usize =
     2 * TILE_NR + TILE_ROWS_PER_GROUP * TILES_PER_PANEL * TILE_BYTES / 4;
 
 /// The operand type of a GEMM. Accumulators are always f32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum GemmType {
-    /// f32 operands. On tiles each operand is split into three bf16 parts, which is exact; products of parts below 2⁻²⁴
-    /// of the result are dropped (Henry, Tang & Heinecke 2019). Weights that were stored as bf16 or f16 have fewer parts.
+    /// f32 operands. On tiles each operand is split into three bf16 parts, which is exact; products of parts
+    /// below 2⁻²⁴ of the result are dropped (Henry, Tang & Heinecke 2019). Weights that were stored as bf16
+    /// or f16 have fewer parts.
     F32,
     /// Operands split into two bf16 parts on ISAs with tiles; f32 on all others.
     Bf16x3,
-    /// Operands rounded to bf16 on ISAs whose bf16 dot products are faster than f32 FMAs. On all others only the
-    /// weights are rounded to bf16, and the products are f32.
+    /// Operands rounded to bf16 on ISAs whose bf16 dot products are faster than f32 FMAs. On all others only
+    /// the weights are rounded to bf16, and the products are f32.
     Bf16,
-    /// Both operands quantised to 8-bit integers, with one scale per row (of `x` or of the weights) and group of 128 inputs, and for `x` also
-    /// a zero point. The sum over a group is exact. On x86 without VNNI a group has 64 inputs, and the integers are limited so that four
-    /// products can be added in 16 bits ([`int8_format`]).
+    /// Both operands quantised to 8-bit integers, with one scale per row (of `x` or of the weights) and group
+    /// of 128 inputs, and for `x` also a zero point. The sum over a group is exact. On x86 without VNNI a
+    /// group has 64 inputs, and the integers are limited so that four products can be added in 16 bits
+    /// ([`int8_format`]).
     Int8,
 }
 
@@ -58,7 +61,8 @@ pub(super) enum OperandFormat {
     Bf16,
     /// A packed element is four 8-bit integers; every group has scales.
     Int8,
-    /// Tiles of bf16. A value of `x` is the sum of `parts` parts, a weight that of `weight_parts`, at most as many.
+    /// Tiles of bf16. A value of `x` is the sum of `parts` parts, a weight that of `weight_parts`, at most as
+    /// many.
     Bf16Tiles { parts: usize, weight_parts: usize },
     /// Tiles of 8-bit integers; every group has scales.
     Int8Tiles,

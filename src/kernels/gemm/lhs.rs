@@ -18,9 +18,9 @@ use crate::tiles::{TILE_ROW_BYTES, TILE_ROWS};
 
 /// Rows of `x` in an operand format.
 ///
-/// For the tile micro-kernel the rows are packed in groups of 16, one tile after the other: the tile of the first
-/// inputs of the 16 rows (for bf16 the tiles of all parts of those inputs), then that of the next inputs. Loading a
-/// tile from unpacked rows would miss L1 16 times.
+/// For the tile micro-kernel the rows are packed in groups of 16, one tile after the other: the tile of the
+/// first inputs of the 16 rows (for bf16 the tiles of all parts of those inputs), then that of the next
+/// inputs. Loading a tile from unpacked rows would miss L1 16 times.
 #[derive(Debug, Clone, Copy)]
 pub struct Lhs<'a> {
     pub(super) elements: &'a [u32],
@@ -57,8 +57,9 @@ impl<'a> Lhs<'a> {
     }
 }
 
-/// The stride at which rows of `length` f32 or packed elements are stored for a GEMM. Where it is a multiple of the 4 KiB that the sets of
-/// L1 cover, the rows of a micro-tile would compete for the lines of one set; two lines more, and they do not.
+/// The stride at which rows of `length` f32 or packed elements are stored for a GEMM. Where it is a multiple
+/// of the 4 KiB that the sets of L1 cover, the rows of a micro-tile would compete for the lines of one set;
+/// two lines more, and they do not.
 pub fn row_stride(length: usize) -> usize {
     const SETS: usize = (4 << 10) / size_of::<f32>();
     if length.is_multiple_of(SETS) { length + 2 * LINE_ELEMENTS } else { length }
@@ -83,7 +84,8 @@ impl LhsBuffer {
         &mut elements_mut(at_least(&mut self.lines, lines))[..elements]
     }
 
-    /// The rows whose inputs have all been written for `weights`, by [`super::gemm_into_lhs`] or [`LhsBuffer::convert_inputs`].
+    /// The rows whose inputs have all been written for `weights`, by [`super::gemm_into_lhs`] or
+    /// [`LhsBuffer::convert_inputs`].
     ///
     /// # Panics
     /// If the buffer has never held as many rows.
@@ -95,8 +97,8 @@ impl LhsBuffer {
         Lhs { elements, stride, rows, scales, groups: layout.groups }
     }
 
-    /// Converts `rows` rows, which begin every `stride` values of `x`, to the operand format of `weights`: f32 stays where it is, other
-    /// formats without tiles get the stride [`row_stride`].
+    /// Converts `rows` rows, which begin every `stride` values of `x`, to the operand format of `weights`:
+    /// f32 stays where it is, other formats without tiles get the stride [`row_stride`].
     ///
     /// # Panics
     /// If `x` does not contain all rows.
@@ -114,11 +116,13 @@ impl LhsBuffer {
         self.converted(weights, rows)
     }
 
-    /// Converts the columns `inputs` of `rows` rows; other columns of the buffer stay as they are. `x` has only these columns, and a row begins
-    /// every `stride` values. The columns begin and end at multiples of [`PackedMatrix::lhs_step`], or end with the last input.
+    /// Converts the columns `inputs` of `rows` rows; other columns of the buffer stay as they are. `x` has
+    /// only these columns, and a row begins every `stride` values. The columns begin and end at multiples of
+    /// [`PackedMatrix::lhs_step`], or end with the last input.
     ///
     /// # Panics
-    /// If `x` does not contain all rows, the inputs begin or end elsewhere, or `weights` take f32 ([`PackedMatrix::converts_lhs`]).
+    /// If `x` does not contain all rows, the inputs begin or end elsewhere, or `weights` take f32
+    /// ([`PackedMatrix::converts_lhs`]).
     pub fn convert_inputs(
         &mut self,
         weights: &PackedMatrix,
@@ -168,7 +172,8 @@ impl LhsBuffer {
     }
 }
 
-/// Packed elements from the start of one converted row to the start of the next. Rows of bf16 are whole vectors.
+/// Packed elements from the start of one converted row to the start of the next. Rows of bf16 are whole
+/// vectors.
 fn lhs_stride(layout: PackedLayout) -> usize {
     match layout.format {
         OperandFormat::Bf16Tiles { .. } | OperandFormat::Int8Tiles => layout.lhs_row,

@@ -5,8 +5,8 @@ use std::ops::Range;
 use super::lhs::Lhs;
 use crate::simd::{MAX_LANES, Simd};
 
-/// The heights of the micro-tiles that cover some rows. The last two share the remaining rows: low tiles have too few accumulators to
-/// hide the latency of FMA.
+/// The heights of the micro-tiles that cover some rows. The last two share the remaining rows: low tiles have
+/// too few accumulators to hide the latency of FMA.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct MicroTiles {
     /// Height, and number of tiles.
@@ -44,8 +44,9 @@ impl MicroTiles {
     }
 }
 
-/// Packs the elements `elements` of all rows of `x`, a micro-panel for each micro-tile. A micro-panel of `R` rows holds an element of
-/// each row, then the next element of each; that of the rows from `row` on begins at `row · elements.len()`.
+/// Packs the elements `elements` of all rows of `x`, a micro-panel for each micro-tile. A micro-panel of `R`
+/// rows holds an element of each row, then the next element of each; that of the rows from `row` on begins at
+/// `row · elements.len()`.
 #[inline(always)]
 pub(super) fn pack_micro_panels<S: Simd>(
     s: S,
@@ -66,8 +67,8 @@ pub(super) fn pack_micro_panels<S: Simd>(
             let to = &mut packed[row * count..][..height * count + MAX_LANES];
             let whole = count / S::LANES * S::LANES;
             for k in (0..whole).step_by(S::LANES) {
-                // SAFETY: `x` has `LANES` elements from `k` on in each of `height` rows, at most MR, and `to` has place for them and a
-                // vector more.
+                // SAFETY: `x` has `LANES` elements from `k` on in each of `height` rows, at most MR, and `to`
+                // has place for them and a vector more.
                 unsafe {
                     s.interleave(x.as_ptr().add(k), stride, height, to.as_mut_ptr().add(k * height), height);
                 }

@@ -4,8 +4,8 @@ use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-/// A row-major matrix whose disjoint blocks several threads write concurrently. Its memory may be uninitialised: it is
-/// accessed only through raw pointers, never through `&mut [f32]`.
+/// A row-major matrix whose disjoint blocks several threads write concurrently. Its memory may be
+/// uninitialised: it is accessed only through raw pointers, never through `&mut [f32]`.
 #[derive(Debug)]
 pub struct OutputMatrix<'a> {
     data: *mut f32,
@@ -14,8 +14,8 @@ pub struct OutputMatrix<'a> {
     borrow: PhantomData<&'a mut [f32]>,
 }
 
-// SAFETY: the data is accessed only through blocks, and the contract of `block` requires that blocks alive at the same
-// time are disjoint.
+// SAFETY: the data is accessed only through blocks, and the contract of `block` requires that blocks alive at
+// the same time are disjoint.
 unsafe impl Sync for OutputMatrix<'_> {}
 
 impl<'a> OutputMatrix<'a> {
@@ -46,13 +46,13 @@ impl<'a> OutputMatrix<'a> {
     /// If the matrix does not contain the block, or a range is reversed.
     ///
     /// # Safety
-    /// The block shares no element with another block that is alive. Until it has been written, its elements are not
-    /// read.
+    /// The block shares no element with another block that is alive. Until it has been written, its elements
+    /// are not read.
     pub unsafe fn block(&self, rows: Range<usize>, columns: Range<usize>) -> OutputBlock<'a> {
         assert!(rows.start <= rows.end && columns.start <= columns.end, "ranges are not reversed");
         assert!(rows.end <= self.rows && columns.end <= self.columns, "the matrix contains the block");
-        // SAFETY: by the assertions the offset is at most the length of the borrowed memory, which the pointer is
-        // derived from.
+        // SAFETY: by the assertions the offset is at most the length of the borrowed memory, which the
+        // pointer is derived from.
         let data = unsafe { self.data.add(rows.start * self.columns + columns.start) };
         OutputBlock {
             data,
@@ -67,7 +67,8 @@ impl<'a> OutputMatrix<'a> {
 /// A block of an [`OutputMatrix`].
 #[derive(Debug)]
 pub struct OutputBlock<'a> {
-    /// The first element; valid for writes of `columns` values at every multiple of `stride` below `rows · stride`.
+    /// The first element; valid for writes of `columns` values at every multiple of `stride` below
+    /// `rows · stride`.
     pub(super) data: *mut f32,
     /// Elements from the start of one row to the start of the next.
     pub(super) stride: usize,

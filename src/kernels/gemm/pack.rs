@@ -101,8 +101,8 @@ fn transposed_outputs(layout: PackedLayout, from: MatrixView) -> usize {
 /// Consecutive packed elements of each of 16 outputs. If there are fewer outputs, the last rows are 0.
 type SixteenRows = [TileRow; 16];
 
-/// Transposes `rows` and writes `count` packed elements of each output: element `i` of all outputs goes to row `i` of
-/// `to`, from column `column` on. `to` has rows of `nr` packed elements.
+/// Transposes `rows` and writes `count` packed elements of each output: element `i` of all outputs goes to
+/// row `i` of `to`, from column `column` on. `to` has rows of `nr` packed elements.
 #[inline(always)]
 fn write_transposed<S: Simd>(
     s: S,
@@ -119,7 +119,8 @@ fn write_transposed<S: Simd>(
     }
 }
 
-/// Packs a panel of f32, rounded to bf16 if `bf16_weights`. If there are fewer outputs than columns, the others are arbitrary.
+/// Packs a panel of f32, rounded to bf16 if `bf16_weights`. If there are fewer outputs than columns, the
+/// others are arbitrary.
 #[inline(always)]
 pub(super) fn pack_f32<S: Simd>(
     s: S,
@@ -136,8 +137,8 @@ pub(super) fn pack_f32<S: Simd>(
         for (to, row) in to.chunks_exact_mut(nr).zip(data.chunks(stride)) {
             for column in (0..nr).step_by(S::LANES) {
                 let x = s.load_at(&row[..outputs], column, 0.0);
-                // SAFETY: `to` holds NR u32, the size of NR f32, and `column` is a multiple of `LANES` below NR, itself a multiple of
-                // `LANES`.
+                // SAFETY: `to` holds NR u32, the size of NR f32, and `column` is a multiple of `LANES` below
+                // NR, itself a multiple of `LANES`.
                 unsafe { s.store(to.as_mut_ptr().cast::<f32>().add(column), x) };
             }
         }
@@ -148,8 +149,9 @@ pub(super) fn pack_f32<S: Simd>(
             let rows = &data[column * stride..][..(height - 1) * stride + inputs];
             let whole = inputs / S::LANES * S::LANES;
             for input in (0..whole).step_by(S::LANES) {
-                // SAFETY: f32 has the size of u32, and all bits are valid. There are `LANES` inputs from `input` on in each of `height ≤
-                // LANES` rows, and `to` has NR columns for each of them, of which `LANES` from `column` on.
+                // SAFETY: f32 has the size of u32, and all bits are valid. There are `LANES` inputs from
+                // `input` on in each of `height ≤ LANES` rows, and `to` has NR columns for each of them, of
+                // which `LANES` from `column` on.
                 unsafe {
                     let to = to.as_mut_ptr().add(input * nr + column);
                     s.interleave(rows.as_ptr().cast::<u32>().add(input), stride, height, to, nr);
@@ -173,7 +175,8 @@ pub(super) fn pack_f32<S: Simd>(
     }
 }
 
-/// Packs a panel of bf16, two consecutive inputs per packed element. If there are fewer outputs than columns, the others are arbitrary.
+/// Packs a panel of bf16, two consecutive inputs per packed element. If there are fewer outputs than columns,
+/// the others are arbitrary.
 #[inline(always)]
 pub(super) fn pack_bf16<S: Simd>(s: S, layout: PackedLayout, from: MatrixView, to: &mut [u32]) {
     let PackedLayout { nr, inputs, .. } = layout;
@@ -192,8 +195,9 @@ pub(super) fn pack_bf16<S: Simd>(s: S, layout: PackedLayout, from: MatrixView, t
             let to = &mut to[first / 2 * nr..];
             if S::LANES == 16 && count == BF16_PER_TILE_ROW {
                 assert!(to.len() >= 16 * nr, "the panel has these K steps");
-                // SAFETY: `rows` has 16 = `LANES` elements in each of `outputs` rows, at most 16. `to` has NR columns in each of 16 rows by the
-                // assertion, of which 16 from `column` on: NR is a multiple of `LANES`.
+                // SAFETY: `rows` has 16 = `LANES` elements in each of `outputs` rows, at most 16. `to` has NR
+                // columns in each of 16 rows by the assertion, of which 16 from `column` on: NR is a multiple
+                // of `LANES`.
                 unsafe {
                     let rows = rows.as_flattened().as_ptr();
                     s.interleave(rows, 16, outputs, to.as_mut_ptr().add(column), nr);
@@ -215,7 +219,8 @@ pub(super) fn pack_bf16_transposed<S: Simd>(s: S, layout: PackedLayout, from: Ma
         let (low, high) = (rows.next().unwrap_or_default(), rows.next().unwrap_or_default());
         for start in (0..nr).step_by(S::LANES) {
             let (low, high) = (s.load_at(low, start, 0.0), s.load_at(high, start, 0.0));
-            // SAFETY: `to` holds NR u32, and `start` is a multiple of `LANES` below NR, itself a multiple of `LANES`.
+            // SAFETY: `to` holds NR u32, and `start` is a multiple of `LANES` below NR, itself a multiple of
+            // `LANES`.
             unsafe { s.store_bf16_pairs(to.as_mut_ptr().add(start), low, high) };
         }
     }
@@ -229,8 +234,8 @@ fn negated_sum(rows: [&TileRow; TILE_ROWS_PER_GROUP]) -> i32 {
     -rows.map(sum).iter().sum::<i32>()
 }
 
-/// Quantises a group of up to 16 outputs, and writes their scales and [`negated_sum`]s. Tile row `k` of all outputs is in element `k` of the
-/// result.
+/// Quantises a group of up to 16 outputs, and writes their scales and [`negated_sum`]s. Tile row `k` of all
+/// outputs is in element `k` of the result.
 #[inline(always)]
 fn quantize_outputs<'a, S: Simd>(
     s: S,
@@ -246,7 +251,8 @@ fn quantize_outputs<'a, S: Simd>(
     bytes
 }
 
-/// Packs a panel of int8. For every group: the scales of its outputs, the negated sums of their weights, and their packed elements.
+/// Packs a panel of int8. For every group: the scales of its outputs, the negated sums of their weights, and
+/// their packed elements.
 #[inline(always)]
 fn pack_int8<S: Simd>(s: S, layout: PackedLayout, from: MatrixView, to: &mut [u32]) {
     let PackedLayout { nr, inputs, .. } = layout;
@@ -268,8 +274,8 @@ fn pack_int8<S: Simd>(s: S, layout: PackedLayout, from: MatrixView, to: &mut [u3
     }
 }
 
-/// Packs a panel of bf16 tiles: for every 32 inputs and every part the two tiles of the panel. Row `r` of a tile holds
-/// inputs `2 r` and `2 r + 1` of its 16 outputs.
+/// Packs a panel of bf16 tiles: for every 32 inputs and every part the two tiles of the panel. Row `r` of a
+/// tile holds inputs `2 r` and `2 r + 1` of its 16 outputs.
 #[inline(always)]
 fn pack_bf16_tiles<S: Simd, const P: usize>(s: S, layout: PackedLayout, from: MatrixView, to: &mut [u32]) {
     let PackedLayout { inputs, .. } = layout;
@@ -310,8 +316,8 @@ fn pack_bf16_tiles<S: Simd, const P: usize>(s: S, layout: PackedLayout, from: Ma
     }
 }
 
-/// Packs a panel of int8 tiles: for every group the scales of its outputs, the negated sums of their weights, and for every 64 inputs two
-/// tiles. Row `r` of a tile holds inputs `4 r` to `4 r + 3` of its 16 outputs.
+/// Packs a panel of int8 tiles: for every group the scales of its outputs, the negated sums of their weights,
+/// and for every 64 inputs two tiles. Row `r` of a tile holds inputs `4 r` to `4 r + 3` of its 16 outputs.
 #[inline(always)]
 fn pack_int8_tiles<S: Simd>(s: S, layout: PackedLayout, from: MatrixView, to: &mut [u32]) {
     let MatrixView { data, stride, .. } = from;

@@ -59,7 +59,8 @@ impl fmt::Debug for Lines {
     }
 }
 
-/// A weight matrix `(outputs, inputs)`, packed into panels of NR outputs. The last panel is padded with zeros.
+/// A weight matrix `(outputs, inputs)`, packed into panels of NR outputs. The last panel is padded with
+/// zeros.
 #[derive(Debug, Clone)]
 pub struct PackedMatrix {
     pub(super) isa: Isa,
@@ -86,10 +87,10 @@ impl PackedMatrix {
         }
     }
 
-    /// Packs a row-major `(outputs, inputs)` matrix that is read panel by panel. `read(first, values)` fills `values`
-    /// with the elements from index `first` on; several threads call it concurrently. The elements have `significand_bits`
-    /// significant bits: 8 if they were stored as bf16, 11 as f16. On tiles they take no more bf16 parts than that; the
-    /// products have the same bits.
+    /// Packs a row-major `(outputs, inputs)` matrix that is read panel by panel. `read(first, values)` fills
+    /// `values` with the elements from index `first` on; several threads call it concurrently. The elements
+    /// have `significand_bits` significant bits: 8 if they were stored as bf16, 11 as f16. On tiles they take
+    /// no more bf16 parts than that; the products have the same bits.
     ///
     /// # Errors
     /// Those of `read`.
@@ -115,8 +116,9 @@ impl PackedMatrix {
         Ok(packed)
     }
 
-    /// A matrix that [`PackedMatrix::pack_with`] packed with the same arguments, whose [`PackedMatrix::elements`] are `range` of
-    /// `bytes`. `None` if the range does not have the size of such a matrix or the alignment of a cache line.
+    /// A matrix that [`PackedMatrix::pack_with`] packed with the same arguments, whose
+    /// [`PackedMatrix::elements`] are `range` of `bytes`. `None` if the range does not have the size of such
+    /// a matrix or the alignment of a cache line.
     pub fn from_packed(
         isa: Isa,
         gemm_type: GemmType,
@@ -219,7 +221,8 @@ impl PackedMatrix {
         self.layout.lhs_step()
     }
 
-    /// Whether [`super::gemm_into_lhs`] can compute a left operand of `next` with this matrix: both are in bf16 tiles.
+    /// Whether [`super::gemm_into_lhs`] can compute a left operand of `next` with this matrix: both are in
+    /// bf16 tiles.
     pub fn chains_with(&self, next: &PackedMatrix) -> bool {
         matches!(self.layout.format, OperandFormat::Bf16Tiles { .. })
             && self.layout.format.shares_lhs_with(next.layout.format)
@@ -236,8 +239,8 @@ impl PackedMatrix {
         self.outputs.div_ceil(self.layout.nr)
     }
 
-    /// MC: the rows of `x` to multiply with all panels before the next rows are taken. Their packed elements stay in
-    /// L2.
+    /// MC: the rows of `x` to multiply with all panels before the next rows are taken. Their packed elements
+    /// stay in L2.
     pub fn mc(&self) -> usize {
         self.layout.mc()
     }

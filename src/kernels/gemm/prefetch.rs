@@ -3,8 +3,8 @@
 use super::cache_line::LINE_ELEMENTS;
 use crate::simd::Simd;
 
-/// Weights that are prefetched into L2 while others are multiplied; L1 has no room for them. A few cache lines at a time: with more than
-/// the core has miss buffers for, the products would wait.
+/// Weights that are prefetched into L2 while others are multiplied; L1 has no room for them. A few cache
+/// lines at a time: with more than the core has miss buffers for, the products would wait.
 pub(super) struct Prefetch {
     next: *const u32,
     /// Calls of `advance` that are left.
@@ -21,7 +21,8 @@ impl Prefetch {
         Prefetch { next: weights.as_ptr(), visits: lines.div_ceil(lines_per_visit), lines_per_visit }
     }
 
-    /// Prefetches the cache lines of one visit; in the last one maybe some after the weights, which costs less than counting lines would.
+    /// Prefetches the cache lines of one visit; in the last one maybe some after the weights, which costs
+    /// less than counting lines would.
     #[inline(always)]
     pub(super) fn advance<S: Simd>(&mut self, s: S) {
         if self.visits == 0 {

@@ -1,7 +1,8 @@
 //! The tile micro-kernel: 32 rows of `x` by a panel of 32 outputs, with the accumulators in four tiles.
 //!
-//! While the tile unit multiplies one block, the accumulators of the block before are stored between its first dot
-//! products, and the vector unit applies the epilogue to the block before that, some rows at a time:
+//! While the tile unit multiplies one block, the accumulators of the block before are stored between its
+//! first dot products, and the vector unit applies the epilogue to the block before that, some rows at a
+//! time:
 //!
 //! ```text
 //! time ──►          block 1            block 2            block 3
@@ -10,7 +11,8 @@
 //! vector unit   │                  │                  │ epilogue of 1    │ epilogue of 2 │ epilogue of 3
 //! ```
 //!
-//! The reference of the tests, `in_sequence`, multiplies, stores and finishes one block after another, with the same bits.
+//! The reference of the tests, `in_sequence`, multiplies, stores and finishes one block after another, with
+//! the same bits.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -33,7 +35,8 @@ use crate::tiles::amx::Amx;
 use crate::tiles::emulated::EmulatedTiles;
 use crate::tiles::{TILE_BYTES, TILE_ROW_BYTES, TILE_ROWS, Tiles};
 
-/// Int8 groups in flight: each accumulates into a tile of its own, so that no dot product waits for the one before.
+/// Int8 groups in flight: each accumulates into a tile of its own, so that no dot product waits for the one
+/// before.
 const GROUPS_IN_FLIGHT: usize = 4;
 
 /// Runs a GEMM on the tile unit of the ISA of `weights`. `driver::gemm` has checked the operands.
@@ -47,9 +50,9 @@ pub(super) fn gemm(
     match weights.isa.tile_unit() {
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
         Some(TileUnit::Amx) => {
-            // SAFETY: an `Isa` with this tile unit is made only after `amx::is_available` has returned true. The tiles
-            // are released before this function returns, and the kernel calls no code that uses tiles, so this thread
-            // has no other value of this type.
+            // SAFETY: an `Isa` with this tile unit is made only after `amx::is_available` has returned true.
+            // The tiles are released before this function returns, and the kernel calls no code that uses
+            // tiles, so this thread has no other value of this type.
             let tiles = unsafe { Amx::new() };
             weights.isa.run_beside_amx(TileGemm { x, weights, panels, epilogue, output, tiles });
         }
@@ -94,8 +97,8 @@ impl<T: Tiles> Kernel for TileGemm<'_, '_, T> {
 }
 
 impl<T: Tiles> TileGemm<'_, '_, T> {
-    /// GEMM of `P` bf16 parts of `x` and `Q` of the weights. Between the K blocks of an output its accumulators are kept in
-    /// memory.
+    /// GEMM of `P` bf16 parts of `x` and `Q` of the weights. Between the K blocks of an output its
+    /// accumulators are kept in memory.
     #[inline(always)]
     fn bf16<S: Simd, const P: usize, const Q: usize>(self, s: S) {
         let TileGemm { x, weights, panels, epilogue, output, mut tiles } = self;
@@ -129,10 +132,11 @@ impl<T: Tiles> TileGemm<'_, '_, T> {
                     partial_sums: partial.filter(|_| k_block.start > 0).map(<*mut u8>::cast_const),
                     previous: in_tiles.to,
                 };
-                // SAFETY: `driver::gemm` has checked that `x` has whole groups of 16 rows in this format, so 32 rows
-                // can be read at `a` if `rows > 16`; the panel has all K steps. `partial_sums` and `previous` point to
-                // `AccumulatorBlock`s, of 32 × 32 f32 each, and partial sums are read only after an earlier K block has
-                // written them. The epilogue is not applied to `previous` yet.
+                // SAFETY: `driver::gemm` has checked that `x` has whole groups of 16 rows in this format, so
+                // 32 rows can be read at `a` if `rows > 16`; the panel has all K steps. `partial_sums` and
+                // `previous` point to `AccumulatorBlock`s, of 32 × 32 f32 each, and partial sums are read
+                // only after an earlier K block has written them. The epilogue is not applied to `previous`
+                // yet.
                 unsafe {
                     if rows > TILE_ROWS {
                         micro_kernel.run::<S, T, P, Q, true>(s, &mut tiles, &mut prefetch, &mut pending);
@@ -180,8 +184,8 @@ impl<T: Tiles> TileGemm<'_, '_, T> {
                         b: weights.panel(panel).as_ptr(),
                         tile,
                     };
-                    // SAFETY: `driver::gemm` has checked that `x` has whole groups of 16 rows in this format, and
-                    // `LhsBuffer::convert` has made a scale for each of them; the panel has all groups.
+                    // SAFETY: `driver::gemm` has checked that `x` has whole groups of 16 rows in this format,
+                    // and `LhsBuffer::convert` has made a scale for each of them; the panel has all groups.
                     unsafe { micro_kernel.run(s, &mut tiles, block) };
                     prefetch.advance(s);
                     pending.apply(TILE_ROWS / TILES_PER_PANEL);
@@ -271,7 +275,8 @@ impl<'a> PendingEpilogue<'a> {
         (slots_per_call, slots.div_ceil(slots_per_call))
     }
 
-    /// The results of a block that begins with `row`, a multiple of 16. In bounds: the output has this row and panel.
+    /// The results of a block that begins with `row`, a multiple of 16. In bounds: the output has this row
+    /// and panel.
     fn results(&self, row: usize, panel: usize) -> Results {
         let panel = panel - self.first_panel;
         fn tiles<const P: usize>(rows: TileRows<P>, row: usize, panel: usize) -> TileRows<P> {
@@ -288,8 +293,8 @@ impl<'a> PendingEpilogue<'a> {
         }
     }
 
-    /// Applies the epilogue to the rest of the current block and makes another one current, whose accumulators have been
-    /// stored in rows of [`TILE_NR`].
+    /// Applies the epilogue to the rest of the current block and makes another one current, whose
+    /// accumulators have been stored in rows of [`TILE_NR`].
     #[inline(always)]
     fn replace(&mut self, block: InTiles) {
         self.apply(TILE_MR);
@@ -300,8 +305,9 @@ impl<'a> PendingEpilogue<'a> {
             to: self.results(rows.start, panel),
         };
         let columns = self.weights.columns(panel..panel + 1);
-        // SAFETY: `block.to` has `TILE_NR` accumulators in each of these rows, which stay unchanged until the epilogue
-        // has been applied to them. The results have these rows and columns and are valid for writes.
+        // SAFETY: `block.to` has `TILE_NR` accumulators in each of these rows, which stay unchanged until the
+        // epilogue has been applied to them. The results have these rows and columns and are valid for
+        // writes.
         unsafe { self.block.replace(accumulators, rows.start, rows.len(), columns) };
         self.left = 0..rows.len();
     }
@@ -318,8 +324,8 @@ impl<'a> PendingEpilogue<'a> {
     }
 }
 
-/// Prefetches what follows a K block of a panel: with `panels_inside` the same K block of the next panel, else the next K block of this
-/// panel or the first of the next one. `advance` is called `visits` times.
+/// Prefetches what follows a K block of a panel: with `panels_inside` the same K block of the next panel,
+/// else the next K block of this panel or the first of the next one. `advance` is called `visits` times.
 fn prefetch_next(
     weights: &PackedMatrix,
     panel: usize,
@@ -357,9 +363,9 @@ pub(super) struct Bf16MicroKernel {
     pub previous: *mut u8,
 }
 
-/// The pairs of parts of `x` and of the weights that are multiplied. From one pair to the next only one part changes, and every
-/// part of `x` is loaded once. The order does not depend on the parts of the weights: without those that are 0 the sums have
-/// the same bits.
+/// The pairs of parts of `x` and of the weights that are multiplied. From one pair to the next only one part
+/// changes, and every part of `x` is loaded once. The order does not depend on the parts of the weights:
+/// without those that are 0 the sums have the same bits.
 const fn part_pairs(parts: usize, weight_parts: usize) -> &'static [(usize, usize)] {
     match (parts, weight_parts) {
         (1, _) => &[(0, 0)],
@@ -374,8 +380,8 @@ const fn part_pairs(parts: usize, weight_parts: usize) -> &'static [(usize, usiz
 /// Bytes of a row of an [`AccumulatorBlock`].
 const BLOCK_ROW_BYTES: usize = TILE_NR * size_of::<f32>();
 
-/// Maximum calls of the epilogue per block, for `parts` parts of `x`. A call costs some dozen cycles, so that a cheap epilogue is applied
-/// in fewer of them.
+/// Maximum calls of the epilogue per block, for `parts` parts of `x`. A call costs some dozen cycles, so that
+/// a cheap epilogue is applied in fewer of them.
 fn epilogue_calls(activation: Activation, parts: usize) -> usize {
     match activation {
         Activation::Gelu => 32,
@@ -384,8 +390,9 @@ fn epilogue_calls(activation: Activation, parts: usize) -> usize {
     }
 }
 
-/// What the vector unit does beside the tile unit: in *slots*, one after the dot products of every pair of parts. No more than about one
-/// slot's dot products wait in the processor, so that whatever takes longer than those keeps the tile unit waiting.
+/// What the vector unit does beside the tile unit: in *slots*, one after the dot products of every pair of
+/// parts. No more than about one slot's dot products wait in the processor, so that whatever takes longer
+/// than those keeps the tile unit waiting.
 struct Beside<'a, 'b> {
     prefetch: &'a mut Prefetch,
     pending: &'a mut PendingEpilogue<'b>,
@@ -418,15 +425,16 @@ impl<'a, 'b> Beside<'a, 'b> {
 }
 
 impl Bf16MicroKernel {
-    /// Multiplies `P` parts of 16 rows, or of 32 if `TWO`, by the `Q` parts of the panel, and leaves the accumulators in the tiles. The
-    /// accumulators of the previous block are stored between the first dot products: tile stores one after the other
-    /// would keep the tile unit waiting. After some dot products rows of the pending block are finished.
+    /// Multiplies `P` parts of 16 rows, or of 32 if `TWO`, by the `Q` parts of the panel, and leaves the
+    /// accumulators in the tiles. The accumulators of the previous block are stored between the first dot
+    /// products: tile stores one after the other would keep the tile unit waiting. After some dot products
+    /// rows of the pending block are finished.
     ///
     /// # Safety
-    /// `a` is valid for reads of the tiles of 16 rows in all K steps, and if `TWO` also at `a_second`; `b` of a panel
-    /// with these K steps. `partial_sums` is valid for reads of an initialised [`AccumulatorBlock`], once the previous
-    /// accumulators are stored. `previous` is valid for writes of an [`AccumulatorBlock`], which `pending` does not
-    /// read.
+    /// `a` is valid for reads of the tiles of 16 rows in all K steps, and if `TWO` also at `a_second`; `b` of
+    /// a panel with these K steps. `partial_sums` is valid for reads of an initialised [`AccumulatorBlock`],
+    /// once the previous accumulators are stored. `previous` is valid for writes of an [`AccumulatorBlock`],
+    /// which `pending` does not read.
     #[inline(always)]
     unsafe fn run<S: Simd, T: Tiles, const P: usize, const Q: usize, const TWO: bool>(
         self,
@@ -438,8 +446,8 @@ impl Bf16MicroKernel {
         let Range { start, end } = self.k_steps;
         let slots = (end - start) * part_pairs(P, Q).len();
         let mut beside = Beside::new(slots, prefetch, pending);
-        // SAFETY: `start..end` are the K steps that the operands have by the contract of this function, which is also
-        // that of `step`.
+        // SAFETY: `start..end` are the K steps that the operands have by the contract of this function, which
+        // is also that of `step`.
         unsafe {
             self.step::<S, T, P, Q, TWO, true>(s, tiles, start, Some(&mut beside));
             for k_step in start + 1..end {
@@ -468,8 +476,8 @@ impl Bf16MicroKernel {
         }
     }
 
-    /// Multiplies one K step, and uses the slots between its dot products. With `FIRST` each accumulator tile is first stored for the
-    /// previous block, and begun anew.
+    /// Multiplies one K step, and uses the slots between its dot products. With `FIRST` each accumulator tile
+    /// is first stored for the previous block, and begun anew.
     ///
     /// # Safety
     /// As [`Bf16MicroKernel::run`], for this K step.
@@ -481,8 +489,8 @@ impl Bf16MicroKernel {
         k_step: usize,
         mut beside: Option<&mut Beside>,
     ) {
-        // SAFETY: a K step of 16 rows has `P` tiles and one of the panel `Q · TILES_PER_PANEL`, which are readable by
-        // the contract of this function; `i` is below `P` and `j` below `Q`.
+        // SAFETY: a K step of 16 rows has `P` tiles and one of the panel `Q · TILES_PER_PANEL`, which are
+        // readable by the contract of this function; `i` is below `P` and `j` below `Q`.
         unsafe {
             let a = self.a.add(k_step * P * TILE_BYTES);
             let b = self.b.add(k_step * Q * TILES_PER_PANEL * TILE_BYTES);
@@ -536,8 +544,8 @@ impl Bf16MicroKernel {
     /// As [`Bf16MicroKernel::run`].
     #[inline(always)]
     unsafe fn begin<T: Tiles, const C: usize>(&self, tiles: &mut T) {
-        // SAFETY: tile `C` is a quarter of an `AccumulatorBlock`, which is writable at `previous` and readable at
-        // `partial_sums` by the contract of this function.
+        // SAFETY: tile `C` is a quarter of an `AccumulatorBlock`, which is writable at `previous` and
+        // readable at `partial_sums` by the contract of this function.
         unsafe {
             tiles.store::<C>(self.previous.add(quarter(C)), BLOCK_ROW_BYTES);
             match self.partial_sums {
@@ -553,8 +561,8 @@ impl Bf16MicroKernel {
     /// `to` is valid for writes of an [`AccumulatorBlock`].
     #[inline(always)]
     pub(super) unsafe fn store_accumulators<T: Tiles>(tiles: &mut T, to: *mut u8) {
-        // SAFETY: the four tiles are the quarters of an `AccumulatorBlock`, which is writable by the contract of this
-        // function.
+        // SAFETY: the four tiles are the quarters of an `AccumulatorBlock`, which is writable by the contract
+        // of this function.
         unsafe {
             tiles.store::<0>(to.add(quarter(0)), BLOCK_ROW_BYTES);
             tiles.store::<1>(to.add(quarter(1)), BLOCK_ROW_BYTES);
@@ -590,8 +598,8 @@ impl Int8MicroKernel {
     /// Adds the sums of all groups, multiplied by their scales, and writes them to the columns of the tile.
     ///
     /// # Safety
-    /// `a` is valid for reads of the tiles of 16 rows, `a_scales` of `16 · groups` scales, `b` of a panel of `groups`
-    /// groups.
+    /// `a` is valid for reads of the tiles of 16 rows, `a_scales` of `16 · groups` scales, `b` of a panel of
+    /// `groups` groups.
     #[inline(always)]
     unsafe fn run<S: Simd, T: Tiles>(&self, s: S, tiles: &mut T, to: &mut [[f32; TILE_NR]; TILE_MR]) {
         let mut accumulators = [[s.splat(0.0); TILE_ROWS]; 4];
@@ -600,13 +608,15 @@ impl Int8MicroKernel {
         let mut group_sums = [const { MaybeUninit::<GroupSums>::uninit() }; GROUPS_IN_FLIGHT];
         for first in (0..self.groups).step_by(GROUPS_IN_FLIGHT) {
             let count = GROUPS_IN_FLIGHT.min(self.groups - first);
-            // SAFETY: `first + i < groups` for every `i < count`, so the tiles and the scales of both operands are readable by the
-            // contract of this function. A tile has been stored to `group_sums[i]` before it is read.
+            // SAFETY: `first + i < groups` for every `i < count`, so the tiles and the scales of both
+            // operands are readable by the contract of this function. A tile has been stored to
+            // `group_sums[i]` before it is read.
             unsafe {
                 let b = |i: usize| self.b.add((first + i) * INT8_TILE_GROUP);
                 macro_rules! multiply_groups {
                     ($($i:literal: $c:literal $a:literal $b:literal)*) => {
-                        // The same part of all groups, then the next part, so that no dot product waits for the one before.
+                        // The same part of all groups, then the next part, so that no dot product waits for
+                        // the one before.
                         for part in 0..TILE_ROWS_PER_GROUP {
                             $(if $i < count {
                                 if part == 0 {
@@ -705,7 +715,8 @@ mod tests {
                     // What the tiles hold has been stored.
                     previous: (&raw mut before).cast(),
                 };
-                // SAFETY: `x` has whole groups of 16 rows, and the panel all K steps. `sums` and `before` are `AccumulatorBlock`s.
+                // SAFETY: `x` has whole groups of 16 rows, and the panel all K steps. `sums` and `before` are
+                // `AccumulatorBlock`s.
                 unsafe {
                     if rows > TILE_ROWS {
                         micro_kernel.steps::<S, EmulatedTiles, P, Q, true>(s, &mut tiles);
@@ -735,7 +746,8 @@ mod tests {
     #[test]
     fn overlap_does_not_change_bits() {
         let isa = Isa::emulated_tiles();
-        // One row, both sides of a tile and of a block, more blocks than one; one K block and several; panels outside and inside.
+        // One row, both sides of a tile and of a block, more blocks than one; one K block and several; panels
+        // outside and inside.
         for (rows, inputs, outputs) in
             [(1, 32, 32), (16, 64, 40), (17, 200, 96), (33, 900, 64), (700, 800, 64)]
         {

@@ -1,4 +1,5 @@
-//! The vector micro-kernel: MR rows of `x` by a panel of two vectors of outputs, with the accumulators in registers.
+//! The vector micro-kernel: MR rows of `x` by a panel of two vectors of outputs, with the accumulators in
+//! registers.
 
 use std::cell::Cell;
 use std::hint::black_box;
@@ -22,8 +23,8 @@ use crate::isa::{Isa, Kernel, define_runners};
 use crate::math::Accuracy;
 use crate::simd::{INT8_PER_LANE, MAX_LANES, Simd};
 
-/// The kernel of a GEMM in an operand format of vectors: f32, or with `DOT_PRODUCTS` bf16 or int8. `driver::gemm` has checked the
-/// operands.
+/// The kernel of a GEMM in an operand format of vectors: f32, or with `DOT_PRODUCTS` bf16 or int8.
+/// `driver::gemm` has checked the operands.
 pub(super) struct VectorGemm<'a, 'b, const DOT_PRODUCTS: bool> {
     /// The left-hand side: `(rows, inputs)`.
     pub x: Lhs<'a>,
@@ -122,9 +123,9 @@ impl<const DOT_PRODUCTS: bool> VectorGemm<'_, '_, DOT_PRODUCTS> {
                         isa: weights.isa,
                     };
                     let weights = block((panel, k_block));
-                    // SAFETY: the output is valid for these rows and columns, as `driver::gemm` has checked. `x` has these rows in the
-                    // format of the panel, in micro-panels if `packs_rows`, and both have these K steps. The rows are whole micro-tiles
-                    // of `height` rows.
+                    // SAFETY: the output is valid for these rows and columns, as `driver::gemm` has checked.
+                    // `x` has these rows in the format of the panel, in micro-panels if `packs_rows`, and
+                    // both have these K steps. The rows are whole micro-tiles of `height` rows.
                     unsafe {
                         if packs_rows {
                             tile_column_of::<S, K, true>(s, height, x, weights, target, &mut prefetch);
@@ -214,7 +215,8 @@ struct Target<'a> {
     outputs: usize,
     /// Whether accumulators start from 0, not from the partial sums in the output.
     is_first_k_block: bool,
-    /// The bias of these columns if this is the last K block; empty otherwise, or if there is none. It is added in registers.
+    /// The bias of these columns if this is the last K block; empty otherwise, or if there is none. It is
+    /// added in registers.
     bias: &'a [f32],
     /// The divisors of all rows, likewise.
     divisors: &'a [f32],
@@ -227,9 +229,10 @@ struct Target<'a> {
 /// Computes a column of micro-tiles of `R` rows each, for one K block.
 ///
 /// # Safety
-/// `x` has a multiple of `R` rows, in micro-panels if `PACKED`, in the operand format of `K`, and the K steps of the panel `weights`. In each row,
-/// `target.output` is valid for writes of `target.writable` values, at least `target.columns.len()`, and for reads of the columns if this is
-/// not the first K block or there is an epilogue.
+/// `x` has a multiple of `R` rows, in micro-panels if `PACKED`, in the operand format of `K`, and the K steps
+/// of the panel `weights`. In each row, `target.output` is valid for writes of `target.writable` values, at
+/// least `target.columns.len()`, and for reads of the columns if this is not the first K block or there is an
+/// epilogue.
 #[inline(always)]
 unsafe fn tile_column<S: Simd, K: MicroKernel<S>, const PACKED: bool, const R: usize>(
     s: S,
@@ -262,9 +265,9 @@ unsafe fn tile_column<S: Simd, K: MicroKernel<S>, const PACKED: bool, const R: u
                 unsafe { ptr::copy_nonoverlapping(output.add(r * stride), edge.as_mut_ptr(), width) };
             }
         }
-        // SAFETY: `c` is valid for reads and writes of NR values in `R` rows: of `edge`, or of the output, where an earlier K block has
-        // written them if they are read. `x` has at least `R` rows left, and the K steps of the panel, by the contract of this
-        // function.
+        // SAFETY: `c` is valid for reads and writes of NR values in `R` rows: of `edge`, or of the output,
+        // where an earlier K block has written them if they are read. `x` has at least `R` rows left, and the
+        // K steps of the panel, by the contract of this function.
         unsafe {
             let mut accumulators = [[s.splat(0.0); 2]; R];
             if K::STARTS_FROM_PARTIAL_SUMS && !is_first_k_block {
@@ -293,7 +296,8 @@ unsafe fn tile_column<S: Simd, K: MicroKernel<S>, const PACKED: bool, const R: u
         }
         if is_edge {
             for (r, edge) in edge.iter().enumerate() {
-                // SAFETY: `output` is valid for writes of `width` values in row `r` by the contract of this function.
+                // SAFETY: `output` is valid for writes of `width` values in row `r` by the contract of this
+                // function.
                 unsafe { ptr::copy_nonoverlapping(edge.as_ptr(), output.add(r * stride), width) };
             }
         }
@@ -302,8 +306,8 @@ unsafe fn tile_column<S: Simd, K: MicroKernel<S>, const PACKED: bool, const R: u
             && (pending >= S::MR || x.rows == R)
         {
             let before = pending - R;
-            // SAFETY: `output` is valid for reads and writes of the columns in these rows, which have just been
-            // written, and in the pending ones before them.
+            // SAFETY: `output` is valid for reads and writes of the columns in these rows, which have just
+            // been written, and in the pending ones before them.
             unsafe {
                 let rows = AccumulatorRows::in_place(output.sub(before * stride), stride);
                 block.replace(rows, row - before, pending, columns.clone());
@@ -348,7 +352,8 @@ impl LhsCursor {
         }
     }
 
-    /// The micro-panels of `rows`, of `height` rows each, from the K step `k_step` on. They hold the K steps `k_steps`.
+    /// The micro-panels of `rows`, of `height` rows each, from the K step `k_step` on. They hold the K steps
+    /// `k_steps`.
     #[inline(always)]
     fn micro_panels(
         packed: &[u32],
@@ -366,7 +371,8 @@ impl LhsCursor {
         }
     }
 
-    /// Skips the next rows. After the last row the pointers may be out of bounds; they are not dereferenced then.
+    /// Skips the next rows. After the last row the pointers may be out of bounds; they are not dereferenced
+    /// then.
     #[inline(always)]
     fn advance(&mut self, rows: usize) {
         self.elements = self.elements.wrapping_add(rows * self.stride);
@@ -377,8 +383,8 @@ impl LhsCursor {
 
 /// The inner loop over the K steps of a micro-tile, for one operand format.
 trait MicroKernel<S: Simd> {
-    /// Whether accumulators start from the partial sums of the K blocks before. If not, they start from 0 and are added
-    /// to them.
+    /// Whether accumulators start from the partial sums of the K blocks before. If not, they start from 0 and
+    /// are added to them.
     const STARTS_FROM_PARTIAL_SUMS: bool;
     /// Whether it takes micro-panels.
     const PACKS_ROWS: bool;
@@ -396,8 +402,8 @@ trait MicroKernel<S: Simd> {
     /// Accumulates the products of `R` rows and the K steps `weights` of a panel.
     ///
     /// # Safety
-    /// `x` has at least `R` rows left, as a micro-panel if `PACKED`. They and the weights are in the operand format of this kernel, and
-    /// have the same K steps.
+    /// `x` has at least `R` rows left, as a micro-panel if `PACKED`. They and the weights are in the operand
+    /// format of this kernel, and have the same K steps.
     unsafe fn accumulate<const PACKED: bool, const R: usize>(
         s: S,
         x: LhsCursor,
@@ -430,8 +436,8 @@ impl<S: Simd, D: DotProduct<S, Accumulator = S::F>> MicroKernel<S> for Direct<D>
     ) -> Accumulators<S, R> {
         let elements = 0..weights.len() / (2 * S::LANES);
         let weights = weights.as_ptr();
-        // SAFETY: a K step is one packed element. `x` has `R` rows with these elements, and there are 2 · `LANES` weights for each, by the
-        // contract of this method.
+        // SAFETY: a K step is one packed element. `x` has `R` rows with these elements, and there are 2 ·
+        // `LANES` weights for each, by the contract of this method.
         unsafe {
             if PACKED {
                 let x = MicroPanel(x.elements);
@@ -450,7 +456,8 @@ impl<S: Simd, D: DotProduct<S, Accumulator = S::F>> MicroKernel<S> for Direct<D>
     }
 }
 
-/// Accumulates each int8 group exactly in i32, then adds it in f32, multiplied by the scales of both operands.
+/// Accumulates each int8 group exactly in i32, then adds it in f32, multiplied by the scales of both
+/// operands.
 struct GroupScaled;
 
 impl<S: Simd> MicroKernel<S> for GroupScaled {
@@ -481,8 +488,9 @@ impl<S: Simd> MicroKernel<S> for GroupScaled {
         prefetch: &mut Prefetch,
     ) -> Accumulators<S, R> {
         let elements = S::INT8.group / INT8_PER_LANE;
-        // SAFETY: a K step is a group. `x` has `R` rows with the packed elements and scales of these groups, and there are
-        // `(2 + elements) · 2 · LANES` u32 of weights for each group, by the contract of this method.
+        // SAFETY: a K step is a group. `x` has `R` rows with the packed elements and scales of these groups,
+        // and there are `(2 + elements) · 2 · LANES` u32 of weights for each group, by the contract of this
+        // method.
         unsafe {
             let rows = RowPointers::<R>::new(x.elements, x.stride);
             // With a known count the compiler would unroll the loop over the elements, and spill the weights.
@@ -507,7 +515,8 @@ impl<S: Simd> MicroKernel<S> for GroupScaled {
                     dot_products::<S, Int8Dot<1>, R>(s, rows, group, weights, exact, None)
                 };
                 assert!(R <= 6, "all rows are added");
-                // Not a loop: in a program that is optimized as a whole, the compiler would not unroll it, and keep the sums in memory.
+                // Not a loop: in a program that is optimized as a whole, the compiler would not unroll it,
+                // and keep the sums in memory.
                 macro_rules! add_rows {
                     ($($r:literal)*) => {
                         $(if $r < R {

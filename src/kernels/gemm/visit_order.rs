@@ -4,8 +4,9 @@ use std::ops::Range;
 
 use super::blocking::{VECTOR_KC, VECTOR_L2_KC, stays_in_l2, tile_kc};
 
-/// The visits of the vector micro-kernel. The K blocks are in *groups*, whose inputs stay in L2: all panels are visited for a group before
-/// the next one, and all K blocks of a group for a panel before the next panel.
+/// The visits of the vector micro-kernel. The K blocks are in *groups*, whose inputs stay in L2: all panels
+/// are visited for a group before the next one, and all K blocks of a group for a panel before the next
+/// panel.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct VectorOrder {
     /// K steps of all inputs.
@@ -18,9 +19,10 @@ pub(super) struct VectorOrder {
 }
 
 impl VectorOrder {
-    /// `step_elements`: packed elements of a K step of an output. K blocks begin at the same inputs whatever follows, so that the sums of
-    /// attention over the first keys of a sequence do not depend on how many there are. With `blocks_are_equal`, for sums that do not
-    /// depend on the blocks, these have equal lengths.
+    /// `step_elements`: packed elements of a K step of an output. K blocks begin at the same inputs whatever
+    /// follows, so that the sums of attention over the first keys of a sequence do not depend on how many
+    /// there are. With `blocks_are_equal`, for sums that do not depend on the blocks, these have equal
+    /// lengths.
     pub(super) fn new(k_steps: usize, step_elements: usize, blocks_are_equal: bool) -> Self {
         let block_steps = match blocks_are_equal {
             true => k_steps.div_ceil((k_steps * step_elements).div_ceil(VECTOR_KC)),
@@ -73,8 +75,8 @@ pub(super) struct TileOrder {
     block_steps: usize,
     k_blocks: usize,
     panels: usize,
-    /// Whether all panels are visited for one K block before the next K block, or else all K blocks for one panel
-    /// before the next panel.
+    /// Whether all panels are visited for one K block before the next K block, or else all K blocks for one
+    /// panel before the next panel.
     pub panels_inside: bool,
 }
 
@@ -87,8 +89,8 @@ impl TileOrder {
         TileOrder { k_steps, block_steps, k_blocks, panels, panels_inside }
     }
 
-    /// The blocks of accumulators that are in memory between the K blocks of their outputs: none if there is only one, else one for every
-    /// row block, and with `panels_inside` for every panel.
+    /// The blocks of accumulators that are in memory between the K blocks of their outputs: none if there is
+    /// only one, else one for every row block, and with `panels_inside` for every panel.
     pub(super) fn partial_blocks(self, row_blocks: usize) -> usize {
         let panels = if self.panels_inside { self.panels } else { 1 };
         if self.k_blocks > 1 { row_blocks * panels } else { 0 }

@@ -48,8 +48,8 @@ impl Avx2 {
     unsafe fn transposed(self, rows: [*const u32; 8]) -> [__m256i; 8] {
         let mut columns = [self.splat_u32(0); 8];
         for (half, columns) in columns.chunks_exact_mut(4).enumerate() {
-            // SAFETY: `self` exists only if the processor supports AVX2. The pointers are valid for reads of 8 u32 by the contract of this
-            // function, and `half` is 0 or 1.
+            // SAFETY: `self` exists only if the processor supports AVX2. The pointers are valid for reads of
+            // 8 u32 by the contract of this function, and `half` is 0 or 1.
             unsafe {
                 // Loading halves costs no shuffle: the rows `i` and `4 + i` meet here.
                 let mut pairs = [_mm256_setzero_si256(); 4];
@@ -153,7 +153,8 @@ impl Simd for Avx2 {
             let floor = _mm256_floor_ps(x);
             (_mm256_sub_ps(x, floor), floor)
         }}
-        // `n` is added to the biased exponent of `x`. Below 2⁻¹²⁶ that would be 0 or negative; these results are 0.
+        // `n` is added to the biased exponent of `x`. Below 2⁻¹²⁶ that would be 0 or negative; these results
+        // are 0.
         multiply_exp2(x: __m256, n: __m256) -> __m256 {{
             let exponent = _mm256_slli_epi32::<23>(_mm256_cvtps_epi32(n));
             let product = _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(x), exponent));
@@ -195,8 +196,9 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     unsafe fn interleave(self, x: *const u32, stride: usize, height: usize, to: *mut u32, to_stride: usize) {
-        // SAFETY: `self` exists only if the processor supports AVX2. `x` and `to` are valid for these reads and writes by the contract of
-        // this method. What a vector writes after `height` elements, the next one overwrites if it belongs to it.
+        // SAFETY: `self` exists only if the processor supports AVX2. `x` and `to` are valid for these reads
+        // and writes by the contract of this method. What a vector writes after `height` elements, the next
+        // one overwrites if it belongs to it.
         unsafe {
             let rows = std::array::from_fn(|r: usize| x.add(r.min(height - 1) * stride));
             for (k, elements) in self.transposed(rows).into_iter().enumerate() {
@@ -207,7 +209,8 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     fn load_partial(self, from: &[f32], pad: f32) -> __m256 {
-        // SAFETY: `self` exists only if the processor supports AVX2; the mask enables only lanes that `from` has.
+        // SAFETY: `self` exists only if the processor supports AVX2; the mask enables only lanes that `from`
+        // has.
         unsafe {
             let mask = self.mask(from.len());
             let x = _mm256_maskload_ps(from.as_ptr(), mask);
@@ -217,36 +220,37 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     fn store_partial(self, to: &mut [f32], x: __m256) {
-        // SAFETY: `self` exists only if the processor supports AVX2; the mask enables only lanes that `to` has.
+        // SAFETY: `self` exists only if the processor supports AVX2; the mask enables only lanes that `to`
+        // has.
         unsafe { _mm256_maskstore_ps(to.as_mut_ptr(), self.mask(to.len()), x) }
     }
 
     #[inline(always)]
     unsafe fn load(self, from: *const f32) -> __m256 {
-        // SAFETY: `self` exists only if the processor supports AVX2; `from` is valid for reads of 8 f32 by the contract
-        // of this method.
+        // SAFETY: `self` exists only if the processor supports AVX2; `from` is valid for reads of 8 f32 by
+        // the contract of this method.
         unsafe { _mm256_loadu_ps(from) }
     }
 
     #[inline(always)]
     unsafe fn store(self, to: *mut f32, x: __m256) {
-        // SAFETY: `self` exists only if the processor supports AVX2; `to` is valid for writes of 8 f32 by the contract
-        // of this method.
+        // SAFETY: `self` exists only if the processor supports AVX2; `to` is valid for writes of 8 f32 by the
+        // contract of this method.
         unsafe { _mm256_storeu_ps(to, x) }
     }
 
     #[inline(always)]
     unsafe fn load_u32(self, from: *const u32) -> __m256i {
-        // SAFETY: `self` exists only if the processor supports AVX2; `from` is valid for reads of 8 u32 by the contract
-        // of this method.
+        // SAFETY: `self` exists only if the processor supports AVX2; `from` is valid for reads of 8 u32 by
+        // the contract of this method.
         unsafe { _mm256_loadu_si256(from.cast()) }
     }
 
     #[inline(always)]
     unsafe fn store_bf16(self, to: *mut u16, x: __m256) {
         let x = self.round_bf16(x);
-        // SAFETY: `self` exists only if the processor supports AVX2; `to` is valid for writes of 8 u16 by the contract
-        // of this method.
+        // SAFETY: `self` exists only if the processor supports AVX2; `to` is valid for writes of 8 u16 by the
+        // contract of this method.
         unsafe {
             let halves = _mm_packus_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256::<1>(x));
             _mm_storeu_si128(to.cast(), halves);
@@ -255,8 +259,8 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     unsafe fn store_int8_lhs(self, to: *mut u8, x: __m256) {
-        // SAFETY: `self` exists only if the processor supports AVX2; `to` is valid for writes of 8 bytes by the contract
-        // of this method.
+        // SAFETY: `self` exists only if the processor supports AVX2; `to` is valid for writes of 8 bytes by
+        // the contract of this method.
         unsafe {
             let x = _mm256_cvtps_epi32(x);
             let x = _mm_packus_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256::<1>(x));
@@ -266,7 +270,8 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     unsafe fn store_int8_lhs_four(self, to: *mut u8, vectors: [__m256; 4]) {
-        // SAFETY: `self` exists only if the processor supports AVX2; `to` is valid for writes of 32 bytes by the contract of this method.
+        // SAFETY: `self` exists only if the processor supports AVX2; `to` is valid for writes of 32 bytes by
+        // the contract of this method.
         unsafe {
             let [a, b, c, d] = vectors;
             let (a, b) = (_mm256_cvtps_epi32(a), _mm256_cvtps_epi32(b));

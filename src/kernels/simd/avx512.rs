@@ -4,8 +4,8 @@ use std::arch::x86_64::*;
 
 use super::{Int8Format, Simd, methods, range_of_bits};
 
-/// [`Simd`] with AVX-512 F, BW, DQ and VL, and with VNNI and BF16 as the parameters say. A value exists only if the
-/// processor supports all of them.
+/// [`Simd`] with AVX-512 F, BW, DQ and VL, and with VNNI and BF16 as the parameters say. A value exists only
+/// if the processor supports all of them.
 #[derive(Debug, Clone, Copy)]
 pub struct Avx512<const VNNI: bool, const BF16: bool>(());
 
@@ -65,7 +65,8 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
         sub(a: __m512, b: __m512) -> __m512 { _mm512_sub_ps(a, b) }
         mul(a: __m512, b: __m512) -> __m512 { _mm512_mul_ps(a, b) }
         div(a: __m512, b: __m512) -> __m512 { _mm512_div_ps(a, b) }
-        // A division takes as long as sixteen multiplications; one Newton step on the estimate takes as long as three.
+        // A division takes as long as sixteen multiplications; one Newton step on the estimate takes as long
+        // as three.
         div_normal(a: __m512, b: __m512) -> __m512 {{
             let estimate = _mm512_rcp14_ps(b);
             let error = _mm512_fnmadd_ps(b, estimate, _mm512_set1_ps(1.0));
@@ -118,7 +119,8 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
         split_exp2(x: __m512) -> (__m512, __m512) {
             (_mm512_reduce_ps::<{ _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC }>(x), x)
         }
-        // A subnormal result of `vscalefps` takes an Intel processor more than a hundred cycles. What is not less than −126 may be NaN.
+        // A subnormal result of `vscalefps` takes an Intel processor more than a hundred cycles. What is not
+        // less than −126 may be NaN.
         scale_exp2_or_zero(x: __m512, n: __m512) -> __m512 {
             _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask::<_CMP_NLT_UQ>(n, _mm512_set1_ps(-126.0)), x, n)
         }
@@ -138,7 +140,8 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
 
     #[inline(always)]
     fn dot_int8<const N: usize>(self, mut sum: __m512i, a: [__m512i; N], b: [__m512i; N]) -> __m512i {
-        // SAFETY: `self` exists only if the processor supports AVX-512, and VNNI if `VNNI`; the intrinsics access no memory.
+        // SAFETY: `self` exists only if the processor supports AVX-512, and VNNI if `VNNI`; the intrinsics
+        // access no memory.
         unsafe {
             if VNNI {
                 for i in 0..N {
@@ -156,8 +159,8 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
 
     #[inline(always)]
     fn lookup(self, table: &[f32; 32], index: __m512) -> __m512 {
-        // SAFETY: `self` exists only if the processor supports AVX-512; the table has two vectors. The instruction reads
-        // the lowest 5 bits of an index.
+        // SAFETY: `self` exists only if the processor supports AVX-512; the table has two vectors. The
+        // instruction reads the lowest 5 bits of an index.
         unsafe {
             let (low, high) = (_mm512_loadu_ps(table.as_ptr()), _mm512_loadu_ps(table.as_ptr().add(16)));
             _mm512_permutex2var_ps(low, _mm512_castps_si512(index), high)
@@ -167,42 +170,44 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
     #[inline(always)]
     fn load_partial(self, from: &[f32], pad: f32) -> __m512 {
         let mask = (1 << from.len().min(16)) - 1;
-        // SAFETY: `self` exists only if the processor supports AVX-512; the mask enables only lanes that `from` has.
+        // SAFETY: `self` exists only if the processor supports AVX-512; the mask enables only lanes that
+        // `from` has.
         unsafe { _mm512_mask_loadu_ps(_mm512_set1_ps(pad), mask as u16, from.as_ptr()) }
     }
 
     #[inline(always)]
     fn store_partial(self, to: &mut [f32], x: __m512) {
         let mask = (1 << to.len().min(16)) - 1;
-        // SAFETY: `self` exists only if the processor supports AVX-512; the mask enables only lanes that `to` has.
+        // SAFETY: `self` exists only if the processor supports AVX-512; the mask enables only lanes that `to`
+        // has.
         unsafe { _mm512_mask_storeu_ps(to.as_mut_ptr(), mask as u16, x) }
     }
 
     #[inline(always)]
     unsafe fn load(self, from: *const f32) -> __m512 {
-        // SAFETY: `self` exists only if the processor supports AVX-512; `from` is valid for reads of 16 f32 by the
-        // contract of this method.
+        // SAFETY: `self` exists only if the processor supports AVX-512; `from` is valid for reads of 16 f32
+        // by the contract of this method.
         unsafe { _mm512_loadu_ps(from) }
     }
 
     #[inline(always)]
     unsafe fn store(self, to: *mut f32, x: __m512) {
-        // SAFETY: `self` exists only if the processor supports AVX-512; `to` is valid for writes of 16 f32 by the
-        // contract of this method.
+        // SAFETY: `self` exists only if the processor supports AVX-512; `to` is valid for writes of 16 f32 by
+        // the contract of this method.
         unsafe { _mm512_storeu_ps(to, x) }
     }
 
     #[inline(always)]
     unsafe fn load_u32(self, from: *const u32) -> __m512i {
-        // SAFETY: `self` exists only if the processor supports AVX-512; `from` is valid for reads of 16 u32 by the
-        // contract of this method.
+        // SAFETY: `self` exists only if the processor supports AVX-512; `from` is valid for reads of 16 u32
+        // by the contract of this method.
         unsafe { _mm512_loadu_si512(from.cast()) }
     }
 
     #[inline(always)]
     unsafe fn store_bf16(self, to: *mut u16, x: __m512) {
-        // SAFETY: `self` exists only if the processor supports AVX-512; `to` is valid for writes of 16 u16 by the
-        // contract of this method.
+        // SAFETY: `self` exists only if the processor supports AVX-512; `to` is valid for writes of 16 u16 by
+        // the contract of this method.
         unsafe {
             let halves = if BF16 {
                 std::mem::transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(x))
@@ -221,8 +226,8 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
 
     #[inline(always)]
     unsafe fn store_bf16_each<const N: usize>(self, to: *mut u16, vectors: [__m512; N]) {
-        // SAFETY: `self` exists only if the processor supports AVX-512, and BF16 if `BF16`; `to` is valid for writes of
-        // `16 N` u16 by the contract of this method.
+        // SAFETY: `self` exists only if the processor supports AVX-512, and BF16 if `BF16`; `to` is valid for
+        // writes of `16 N` u16 by the contract of this method.
         unsafe {
             match vectors.as_slice() {
                 // One instruction and one store for both.
@@ -242,8 +247,8 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
     #[inline(always)]
     fn round_bf16(self, x: __m512) -> __m512 {
         let mut halves = [0u16; 16];
-        // SAFETY: `self` exists only if the processor supports AVX-512; `halves` is valid for reads and writes of 16
-        // u16.
+        // SAFETY: `self` exists only if the processor supports AVX-512; `halves` is valid for reads and
+        // writes of 16 u16.
         unsafe {
             let halves = if BF16 {
                 std::mem::transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(x))
@@ -257,8 +262,8 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
 
     #[inline(always)]
     unsafe fn store_bf16_pairs(self, to: *mut u32, low: __m512, high: __m512) -> [__m512; 2] {
-        // SAFETY: `self` exists only if the processor supports AVX-512; `to` is valid for writes of 16 u32 by the
-        // contract of this method.
+        // SAFETY: `self` exists only if the processor supports AVX-512; `to` is valid for writes of 16 u32 by
+        // the contract of this method.
         unsafe {
             let pairs = if BF16 {
                 let halves = std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(high, low));
@@ -281,15 +286,15 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
 
     #[inline(always)]
     unsafe fn store_i8(self, to: *mut i8, x: __m512) {
-        // SAFETY: `self` exists only if the processor supports AVX-512; `to` is valid for writes of 16 bytes by the
-        // contract of this method.
+        // SAFETY: `self` exists only if the processor supports AVX-512; `to` is valid for writes of 16 bytes
+        // by the contract of this method.
         unsafe { _mm_storeu_si128(to.cast(), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x))) }
     }
 
     #[inline(always)]
     fn transpose_u32(self, matrix: &mut [[u32; 16]; 16]) {
-        // SAFETY: `self` exists only if the processor supports AVX-512; each row is valid for reads and writes of 16
-        // u32.
+        // SAFETY: `self` exists only if the processor supports AVX-512; each row is valid for reads and
+        // writes of 16 u32.
         unsafe {
             let mut rows = [_mm512_setzero_si512(); 16];
             for (row, from) in rows.iter_mut().zip(matrix.iter()) {
@@ -303,8 +308,9 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
 
     #[inline(always)]
     unsafe fn interleave(self, x: *const u32, stride: usize, height: usize, to: *mut u32, to_stride: usize) {
-        // SAFETY: `self` exists only if the processor supports AVX-512. `x` and `to` are valid for these reads and writes by the contract of
-        // this method. What a vector writes after `height` elements, the next one overwrites if it belongs to it.
+        // SAFETY: `self` exists only if the processor supports AVX-512. `x` and `to` are valid for these
+        // reads and writes by the contract of this method. What a vector writes after `height` elements, the
+        // next one overwrites if it belongs to it.
         unsafe {
             let mut rows = [_mm512_setzero_si512(); 16];
             for (r, row) in rows.iter_mut().enumerate() {
@@ -324,8 +330,8 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
             return unsafe { self.store(to, x) };
         }
         let mask = (1 << count) - 1;
-        // SAFETY: `self` exists only if the processor supports AVX-512; the mask enables the first `count` lanes, and
-        // `to` is valid for writes of `count` values by the contract of this method.
+        // SAFETY: `self` exists only if the processor supports AVX-512; the mask enables the first `count`
+        // lanes, and `to` is valid for writes of `count` values by the contract of this method.
         unsafe { _mm512_mask_storeu_ps(to, mask, x) }
     }
 
@@ -336,21 +342,22 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
             return unsafe { self.load(from) };
         }
         let mask = (1 << count) - 1;
-        // SAFETY: `self` exists only if the processor supports AVX-512; the mask enables the first `count` lanes, and
-        // `from` is valid for reads of `count` values by the contract of this method.
+        // SAFETY: `self` exists only if the processor supports AVX-512; the mask enables the first `count`
+        // lanes, and `from` is valid for reads of `count` values by the contract of this method.
         unsafe { _mm512_maskz_loadu_ps(mask, from) }
     }
 
     #[inline(always)]
     unsafe fn store_int8_lhs(self, to: *mut u8, x: __m512) {
-        // SAFETY: `self` exists only if the processor supports AVX-512; `to` is valid for writes of 16 bytes by the
-        // contract of this method.
+        // SAFETY: `self` exists only if the processor supports AVX-512; `to` is valid for writes of 16 bytes
+        // by the contract of this method.
         unsafe { _mm_storeu_si128(to.cast(), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x))) }
     }
 
     #[inline(always)]
     unsafe fn store_int8_lhs_four(self, to: *mut u8, vectors: [__m512; 4]) {
-        // SAFETY: `self` exists only if the processor supports AVX-512; `to` is valid for writes of 64 bytes by the contract of this method.
+        // SAFETY: `self` exists only if the processor supports AVX-512; `to` is valid for writes of 64 bytes
+        // by the contract of this method.
         unsafe {
             let [a, b, c, d] = vectors;
             let (a, b) = (_mm512_cvtps_epi32(a), _mm512_cvtps_epi32(b));

@@ -10,7 +10,8 @@ pub mod portable;
 
 use half::bf16;
 
-/// 1.5 · 2²³. Adding it to a small number leaves the nearest integer in the low bits; subtracting it again gives that integer.
+/// 1.5 · 2²³. Adding it to a small number leaves the nearest integer in the low bits; subtracting it again
+/// gives that integer.
 pub(crate) const ROUNDING_SHIFT: f32 = 12_582_912.0;
 
 /// Maximum [`Simd::LANES`] of any ISA.
@@ -19,8 +20,8 @@ pub const MAX_LANES: usize = 16;
 /// 8-bit integers in a u32 lane.
 pub const INT8_PER_LANE: usize = size_of::<u32>();
 
-/// How an ISA multiplies 8-bit integers. A byte `u` of a left operand stands for `scale · (u − zero_point)`, a byte `q` of the weights for
-/// `scale · q`.
+/// How an ISA multiplies 8-bit integers. A byte `u` of a left operand stands for `scale · (u − zero_point)`,
+/// a byte `q` of the weights for `scale · q`.
 #[derive(Debug, Clone, Copy)]
 pub struct Int8Format {
     /// Consecutive inputs that share a scale and a zero point.
@@ -29,43 +30,47 @@ pub struct Int8Format {
     pub lhs_steps: u8,
     /// The smallest left operand: what [`Simd::store_int8_lhs`] subtracts from every value.
     pub lhs_offset: u8,
-    /// Whether the products of two packed elements are added in 16 bits: [`Simd::dot_int8`] takes two of them, and
-    /// [`MAX_QUAD_SUM`] limits the weights.
+    /// Whether the products of two packed elements are added in 16 bits: [`Simd::dot_int8`] takes two of
+    /// them, and [`MAX_QUAD_SUM`] limits the weights.
     pub adds_in_i16: bool,
 }
 
-/// Maximum [`Int8Format::group`] of any ISA. The sum over a group and the part of its zero point are below 2²⁴, so that f32 has both of them
-/// exactly.
+/// Maximum [`Int8Format::group`] of any ISA. The sum over a group and the part of its zero point are below
+/// 2²⁴, so that f32 has both of them exactly.
 pub const MAX_INT8_GROUP: usize = 128;
 
-/// With [`Int8Format::adds_in_i16`]: maximum sum of the weights of one sign among four that are multiplied for the same 16 bits, before
-/// they are rounded. Those are the weights 0, 1, 4 and 5, and 2, 3, 6 and 7, of any eight. Rounding adds 2 at most, so a sum of their
-/// products with left operands from 0 to 200, or 201 by rounding, is at most 201 · 163 < 2¹⁵.
+/// With [`Int8Format::adds_in_i16`]: maximum sum of the weights of one sign among four that are multiplied
+/// for the same 16 bits, before they are rounded. Those are the weights 0, 1, 4 and 5, and 2, 3, 6 and 7, of
+/// any eight. Rounding adds 2 at most, so a sum of their products with left operands from 0 to 200, or 201 by
+/// rounding, is at most 201 · 163 < 2¹⁵.
 pub const MAX_QUAD_SUM: f32 = 161.0;
 
 impl Int8Format {
-    /// Unsigned bytes, as `vpdpbusd` takes them. The greatest may be rounded to 255. With zero points groups of 128 are as accurate as groups
-    /// of 64 without: the outputs of GELU use all steps.
+    /// Unsigned bytes, as `vpdpbusd` takes them. The greatest may be rounded to 255. With zero points groups
+    /// of 128 are as accurate as groups of 64 without: the outputs of GELU use all steps.
     pub const UNSIGNED_LHS: Int8Format =
         Int8Format { group: MAX_INT8_GROUP, lhs_steps: 254, lhs_offset: 0, adds_in_i16: false };
     /// The same integers as signed bytes.
     pub const SIGNED_LHS: Int8Format = Int8Format { lhs_offset: 128, ..Self::UNSIGNED_LHS };
-    /// `vpmaddubsw` adds two products in 16 bits; adding two of its results there saves a quarter of the multiplications. Left operands of
-    /// 200 steps and limited weights keep the sums exact. What that takes from the precision, smaller groups give back.
+    /// `vpmaddubsw` adds two products in 16 bits; adding two of its results there saves a quarter of the
+    /// multiplications. Left operands of 200 steps and limited weights keep the sums exact. What that takes
+    /// from the precision, smaller groups give back.
     pub const SUMS_IN_I16: Int8Format =
         Int8Format { group: 64, lhs_steps: 200, lhs_offset: 0, adds_in_i16: true };
 }
 
 /// The vector operations of one ISA.
 ///
-/// A value of an implementing type exists only if the processor supports the ISA. That makes the arithmetic methods
-/// safe to call; methods that read or write memory through a pointer are `unsafe` and require a valid pointer.
+/// A value of an implementing type exists only if the processor supports the ISA. That makes the arithmetic
+/// methods safe to call; methods that read or write memory through a pointer are `unsafe` and require a valid
+/// pointer.
 ///
 /// A NaN operand gives a NaN result, except for `max`, `min` and `select_less`.
 pub trait Simd: Copy + Send + Sync {
     /// f32 values in a vector.
     const LANES: usize;
-    /// MR of the GEMM micro-kernel: with two accumulators per row, MR rows leave enough registers for the operands.
+    /// MR of the GEMM micro-kernel: with two accumulators per row, MR rows leave enough registers for the
+    /// operands.
     const MR: usize;
     /// The format of 8-bit integers.
     const INT8: Int8Format;
@@ -117,7 +122,8 @@ pub trait Simd: Copy + Send + Sync {
     fn select_less(self, a: Self::F, b: Self::F, yes: Self::F, no: Self::F) -> Self::F;
     /// `|x|`.
     fn abs(self, x: Self::F) -> Self::F;
-    /// Extends the range of each lane by `x`. A range begins with two zeros, and only [`Simd::reduce_range`] reads it.
+    /// Extends the range of each lane by `x`. A range begins with two zeros, and only [`Simd::reduce_range`]
+    /// reads it.
     fn extend_range(self, range: [Self::F; 2], x: Self::F) -> [Self::F; 2];
     /// Minimum and maximum of the ranges of all lanes; one of them is NaN if a range was extended by NaN.
     fn reduce_range(self, range: [Self::F; 2]) -> [f32; 2];
@@ -148,8 +154,8 @@ pub trait Simd: Copy + Send + Sync {
     fn copysign(self, x: Self::F, sign: Self::F) -> Self::F;
     /// `x · 2ⁿ` for integral `n` from −252 to 252.
     fn scale_exp2(self, x: Self::F, n: Self::F) -> Self::F;
-    /// For `x ≤ 127`: a fraction `f` from 0 to 1 and an `n`, so that `2ˣ` is `scale_exp2(2ᶠ, n)`. Below −252 `2ˣ` becomes
-    /// 0.
+    /// For `x ≤ 127`: a fraction `f` from 0 to 1 and an `n`, so that `2ˣ` is `scale_exp2(2ᶠ, n)`. Below −252
+    /// `2ˣ` becomes 0.
     #[inline(always)]
     fn split_exp2(self, x: Self::F) -> (Self::F, Self::F) {
         // This order of operands propagates NaN.
@@ -210,15 +216,16 @@ pub trait Simd: Copy + Send + Sync {
         }
     }
 
-    /// Stores `LANES` packed elements of two bf16 each: `low` in the lower 16 bits, `high` in the upper. Returns the rounded values.
+    /// Stores `LANES` packed elements of two bf16 each: `low` in the lower 16 bits, `high` in the upper.
+    /// Returns the rounded values.
     ///
     /// # Safety
     /// `to` is valid for writes of `LANES` u32.
     #[inline(always)]
     unsafe fn store_bf16_pairs(self, to: *mut u32, low: Self::F, high: Self::F) -> [Self::F; 2] {
         let (mut lows, mut highs) = ([0u16; MAX_LANES], [0u16; MAX_LANES]);
-        // SAFETY: `lows` and `highs` have `MAX_LANES` values, so they are valid for writes of `LANES`. `to` is valid
-        // for writes of `LANES` u32 by the contract of this method, and `lane < LANES`.
+        // SAFETY: `lows` and `highs` have `MAX_LANES` values, so they are valid for writes of `LANES`. `to`
+        // is valid for writes of `LANES` u32 by the contract of this method, and `lane < LANES`.
         unsafe {
             self.store_bf16(lows.as_mut_ptr(), low);
             self.store_bf16(highs.as_mut_ptr(), high);
@@ -236,8 +243,8 @@ pub trait Simd: Copy + Send + Sync {
     #[inline(always)]
     unsafe fn store_i8(self, to: *mut i8, x: Self::F) {
         let mut lanes = [0.0; MAX_LANES];
-        // SAFETY: `lanes` has `MAX_LANES` values, so it is valid for writes of `LANES`. `to` is valid for writes of
-        // `LANES` bytes by the contract of this method, and `lane < LANES`.
+        // SAFETY: `lanes` has `MAX_LANES` values, so it is valid for writes of `LANES`. `to` is valid for
+        // writes of `LANES` bytes by the contract of this method, and `lane < LANES`.
         unsafe {
             self.store(lanes.as_mut_ptr(), x);
             for (lane, x) in lanes.iter().enumerate().take(Self::LANES) {
@@ -257,17 +264,20 @@ pub trait Simd: Copy + Send + Sync {
         }
     }
 
-    /// Transposes `LANES` elements of each of `height` rows, which begin every `stride` elements of `x`: element `k` of all rows is written to
-    /// `to` from `k · to_stride` on. What follows it is arbitrary, up to `LANES` elements in all.
+    /// Transposes `LANES` elements of each of `height` rows, which begin every `stride` elements of `x`:
+    /// element `k` of all rows is written to `to` from `k · to_stride` on. What follows it is arbitrary, up
+    /// to `LANES` elements in all.
     ///
     /// # Safety
-    /// `x` is valid for reads of `LANES` u32 in each row. `height` is from 1 to the greater of `LANES` and [`Simd::MR`], and at most
-    /// `to_stride`. From every `k · to_stride` on, `to` is valid for writes of `LANES`, and of `height` u32.
+    /// `x` is valid for reads of `LANES` u32 in each row. `height` is from 1 to the greater of `LANES` and
+    /// [`Simd::MR`], and at most `to_stride`. From every `k · to_stride` on, `to` is valid for writes of
+    /// `LANES`, and of `height` u32.
     #[inline(always)]
     unsafe fn interleave(self, x: *const u32, stride: usize, height: usize, to: *mut u32, to_stride: usize) {
         for k in 0..Self::LANES {
             for r in 0..height {
-                // SAFETY: row `r` has an element `k`, and `to` has place for it, by the contract of this method.
+                // SAFETY: row `r` has an element `k`, and `to` has place for it, by the contract of this
+                // method.
                 unsafe { to.add(k * to_stride + r).write(x.add(r * stride + k).read()) };
             }
         }
@@ -291,13 +301,14 @@ pub trait Simd: Copy + Send + Sync {
         }
     }
 
-    /// `sum + a · b` of integers in every lane. Those of `a` and `b` are the lower 16 bits, and above those of `a` are zeros.
+    /// `sum + a · b` of integers in every lane. Those of `a` and `b` are the lower 16 bits, and above those
+    /// of `a` are zeros.
     fn add_product_i16(self, sum: Self::I, a: Self::I, b: Self::I) -> Self::I;
-    /// `sum + Σ aᵢ bᵢ` over the four values of every lane of `N` packed elements, one or two; `a` is in the format of
-    /// [`Simd::store_int8_lhs`], `b` is signed, within the limits of [`Simd::INT8`].
+    /// `sum + Σ aᵢ bᵢ` over the four values of every lane of `N` packed elements, one or two; `a` is in the
+    /// format of [`Simd::store_int8_lhs`], `b` is signed, within the limits of [`Simd::INT8`].
     fn dot_int8<const N: usize>(self, sum: Self::I, a: [Self::I; N], b: [Self::I; N]) -> Self::I;
-    /// Stores `LANES` values from 0 to 255, rounded to nearest, ties to even, as left operands of [`Simd::dot_int8`]: minus
-    /// [`Int8Format::lhs_offset`].
+    /// Stores `LANES` values from 0 to 255, rounded to nearest, ties to even, as left operands of
+    /// [`Simd::dot_int8`]: minus [`Int8Format::lhs_offset`].
     ///
     /// # Safety
     /// `to` is valid for writes of `LANES` bytes.
@@ -341,9 +352,9 @@ pub trait Simd: Copy + Send + Sync {
             unsafe { self.store(to, x) };
         } else {
             let mut lanes = [0.0; MAX_LANES];
-            // SAFETY: `lanes` has `MAX_LANES` values, so it is valid for writes of `LANES` and for reads of `count <
-            // LANES`. `to` is valid for writes of `count` values by the contract of this method, and does not overlap
-            // the local array.
+            // SAFETY: `lanes` has `MAX_LANES` values, so it is valid for writes of `LANES` and for reads of
+            // `count < LANES`. `to` is valid for writes of `count` values by the contract of this method, and
+            // does not overlap the local array.
             unsafe {
                 self.store(lanes.as_mut_ptr(), x);
                 std::ptr::copy_nonoverlapping(lanes.as_ptr(), to, count);
@@ -375,8 +386,9 @@ pub trait Simd: Copy + Send + Sync {
     }
 }
 
-/// Minimum and maximum of 0 and some values, from the greatest of their bits as u32, which belongs to the smallest negative value if there
-/// is one, and as i32, which belongs to the greatest positive one. NaN is beyond all other values of its sign.
+/// Minimum and maximum of 0 and some values, from the greatest of their bits as u32, which belongs to the
+/// smallest negative value if there is one, and as i32, which belongs to the greatest positive one. NaN is
+/// beyond all other values of its sign.
 #[inline(always)]
 fn range_of_bits(as_u32: u32, as_i32: i32) -> [f32; 2] {
     let min = if as_u32.cast_signed() < 0 { as_u32 } else { 0 };
@@ -396,8 +408,8 @@ macro_rules! methods {
     };
 }
 
-// Loops over the vectors of a row. They are macros, not functions with a closure: the body has to be compiled with the
-// target features of the ISA, and a closure is only if the compiler decides to inline it.
+// Loops over the vectors of a row. They are macros, not functions with a closure: the body has to be compiled
+// with the target features of the ISA, and a closure is only if the compiler decides to inline it.
 
 /// `row[i] = f(row[i])`.
 macro_rules! map {
@@ -424,8 +436,8 @@ macro_rules! map_with {
     }};
 }
 
-/// Folds a row into four accumulators in round-robin order, starting from `begin`; lanes past the end of the row are
-/// `pad`. The order depends only on the length of the row.
+/// Folds a row into four accumulators in round-robin order, starting from `begin`; lanes past the end of the
+/// row are `pad`. The order depends only on the length of the row.
 macro_rules! fold {
     ($s:ident, $row:expr, $begin:expr, $pad:expr, |$fold:ident, $x:ident| $f:expr) => {{
         let row: &[f32] = $row;
@@ -447,8 +459,9 @@ macro_rules! fold {
     }};
 }
 
-/// Sum over a row in f64: `f` adds a vector to a partial sum; for `pad` it must add 0. Partial sums are f32, one per
-/// lane; they are added in f64, so that the error of a statistic that all values of a row share is about one rounding.
+/// Sum over a row in f64: `f` adds a vector to a partial sum; for `pad` it must add 0. Partial sums are f32,
+/// one per lane; they are added in f64, so that the error of a statistic that all values of a row share is
+/// about one rounding.
 macro_rules! sum {
     ($s:ident, $row:expr, $pad:expr, |$sum:ident, $x:ident| $f:expr) => {{ $s.reduce_sums_f64($crate::simd::fold!($s, $row, 0.0, $pad, |$sum, $x| $f)) }};
 }

@@ -5,8 +5,8 @@ use std::arch::asm;
 
 use super::{Int8Format, Simd, methods};
 
-/// [`Simd`] with NEON, and with the dot product extension if `DOTPROD`. A value exists only if the processor supports
-/// them.
+/// [`Simd`] with NEON, and with the dot product extension if `DOTPROD`. A value exists only if the processor
+/// supports them.
 #[derive(Debug, Clone, Copy)]
 pub struct Neon<const DOTPROD: bool>(());
 
@@ -66,7 +66,8 @@ impl<const DOTPROD: bool> Simd for Neon<DOTPROD> {
 
     #[inline(always)]
     fn dot_int8<const N: usize>(self, sum: uint32x4_t, a: [uint32x4_t; N], b: [uint32x4_t; N]) -> uint32x4_t {
-        // SAFETY: `self` exists only if the processor supports NEON, and dot products if `DOTPROD`; nothing here accesses memory.
+        // SAFETY: `self` exists only if the processor supports NEON, and dot products if `DOTPROD`; nothing
+        // here accesses memory.
         unsafe {
             let mut sum = vreinterpretq_s32_u32(sum);
             for (a, b) in a.into_iter().zip(b) {
@@ -111,29 +112,29 @@ impl<const DOTPROD: bool> Simd for Neon<DOTPROD> {
 
     #[inline(always)]
     unsafe fn load(self, from: *const f32) -> float32x4_t {
-        // SAFETY: `self` exists only if the processor supports NEON; `from` is valid for reads of 4 f32 by the contract
-        // of this method.
+        // SAFETY: `self` exists only if the processor supports NEON; `from` is valid for reads of 4 f32 by
+        // the contract of this method.
         unsafe { vld1q_f32(from) }
     }
 
     #[inline(always)]
     unsafe fn store(self, to: *mut f32, x: float32x4_t) {
-        // SAFETY: `self` exists only if the processor supports NEON; `to` is valid for writes of 4 f32 by the contract
-        // of this method.
+        // SAFETY: `self` exists only if the processor supports NEON; `to` is valid for writes of 4 f32 by the
+        // contract of this method.
         unsafe { vst1q_f32(to, x) }
     }
 
     #[inline(always)]
     unsafe fn load_u32(self, from: *const u32) -> uint32x4_t {
-        // SAFETY: `self` exists only if the processor supports NEON; `from` is valid for reads of 4 u32 by the contract
-        // of this method.
+        // SAFETY: `self` exists only if the processor supports NEON; `from` is valid for reads of 4 u32 by
+        // the contract of this method.
         unsafe { vld1q_u32(from) }
     }
 
     #[inline(always)]
     unsafe fn store_bf16(self, to: *mut u16, x: float32x4_t) {
-        // SAFETY: `self` exists only if the processor supports NEON; `to` is valid for writes of 4 u16 by the contract
-        // of this method.
+        // SAFETY: `self` exists only if the processor supports NEON; `to` is valid for writes of 4 u16 by the
+        // contract of this method.
         unsafe {
             let bits = vreinterpretq_u32_f32(x);
             let odd = vandq_u32(vshrq_n_u32::<16>(bits), vdupq_n_u32(1));
@@ -146,8 +147,8 @@ impl<const DOTPROD: bool> Simd for Neon<DOTPROD> {
 
     #[inline(always)]
     unsafe fn store_int8_lhs(self, to: *mut u8, x: float32x4_t) {
-        // SAFETY: `self` exists only if the processor supports NEON; `to` is valid for writes of 4 bytes by the contract
-        // of this method.
+        // SAFETY: `self` exists only if the processor supports NEON; `to` is valid for writes of 4 bytes by
+        // the contract of this method.
         unsafe {
             let offset = vdupq_n_s32(i32::from(Self::INT8.lhs_offset));
             let x = vqmovn_s32(vsubq_s32(vcvtnq_s32_f32(x), offset));

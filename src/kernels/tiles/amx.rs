@@ -7,7 +7,8 @@ use std::sync::OnceLock;
 
 use super::{TILE_ROW_BYTES, TILE_ROWS, Tiles};
 
-/// Whether the processor has AMX with dot products of bf16 and of int8, and Linux permits this process to use it.
+/// Whether the processor has AMX with dot products of bf16 and of int8, and Linux permits this process to use
+/// it.
 pub fn is_available() -> bool {
     static AVAILABLE: OnceLock<bool> = OnceLock::new();
     *AVAILABLE.get_or_init(|| has_instructions() && request_permission())
@@ -27,9 +28,9 @@ fn request_permission() -> bool {
     const ARCH_REQ_XCOMP_PERM: i64 = 0x1023;
     const XFEATURE_XTILEDATA: i64 = 18;
     let result: i64;
-    // SAFETY: the system call takes two integers, accesses no memory of this process and changes only the permission.
-    // The kernel clobbers rcx and r11, which are declared as outputs. A kernel without this call returns an
-    // error.
+    // SAFETY: the system call takes two integers, accesses no memory of this process and changes only the
+    // permission. The kernel clobbers rcx and r11, which are declared as outputs. A kernel without this call
+    // returns an error.
     unsafe {
         asm!("syscall", inlateout("rax") SYS_ARCH_PRCTL => result, in("rdi") ARCH_REQ_XCOMP_PERM, in("rsi") XFEATURE_XTILEDATA,
             out("rcx") _, out("r11") _, options(nostack));
@@ -59,8 +60,8 @@ static CONFIG: Config = {
     config
 };
 
-/// The tiles of the current thread. The compiler does not use tile registers, so no other code changes them while the
-/// value lives.
+/// The tiles of the current thread. The compiler does not use tile registers, so no other code changes them
+/// while the value lives.
 #[derive(Debug)]
 pub struct Amx {
     /// Tile registers belong to the thread that configured them.
@@ -74,8 +75,8 @@ impl Amx {
     /// [`is_available`] has returned true, and this thread has no other value of this type.
     #[inline(always)]
     pub unsafe fn new() -> Self {
-        // SAFETY: the processor supports AMX by the contract of this function; `CONFIG` is a valid configuration of 64
-        // bytes, which is only read.
+        // SAFETY: the processor supports AMX by the contract of this function; `CONFIG` is a valid
+        // configuration of 64 bytes, which is only read.
         unsafe {
             asm!("ldtilecfg [{}]", in(reg) &raw const CONFIG, options(nostack, readonly, preserves_flags))
         };
@@ -100,8 +101,8 @@ impl Tiles for Amx {
 
     #[inline(always)]
     unsafe fn load<const T: usize>(&mut self, from: *const u8, stride: usize) {
-        // SAFETY: the tiles are configured as 16 rows of 64 bytes. `from` is valid for reads of 64 bytes at each of the
-        // 16 offsets that are multiples of `stride`, by the contract of this method.
+        // SAFETY: the tiles are configured as 16 rows of 64 bytes. `from` is valid for reads of 64 bytes at
+        // each of the 16 offsets that are multiples of `stride`, by the contract of this method.
         unsafe {
             asm!("tileloadd tmm{t}, [{from} + {stride}*1]", t = const T, from = in(reg) from, stride = in(reg) stride,
                 options(nostack, readonly, preserves_flags));
@@ -110,8 +111,8 @@ impl Tiles for Amx {
 
     #[inline(always)]
     unsafe fn load_streamed<const T: usize>(&mut self, from: *const u8, stride: usize) {
-        // SAFETY: the tiles are configured as 16 rows of 64 bytes. `from` is valid for reads of 64 bytes at each of the
-        // 16 offsets that are multiples of `stride`, by the contract of this method.
+        // SAFETY: the tiles are configured as 16 rows of 64 bytes. `from` is valid for reads of 64 bytes at
+        // each of the 16 offsets that are multiples of `stride`, by the contract of this method.
         unsafe {
             asm!("tileloaddt1 tmm{t}, [{from} + {stride}*1]", t = const T, from = in(reg) from, stride = in(reg) stride,
                 options(nostack, readonly, preserves_flags));
@@ -120,8 +121,8 @@ impl Tiles for Amx {
 
     #[inline(always)]
     unsafe fn store<const T: usize>(&mut self, to: *mut u8, stride: usize) {
-        // SAFETY: the tiles are configured as 16 rows of 64 bytes. `to` is valid for writes of 64 bytes at each of the
-        // 16 offsets that are multiples of `stride`, by the contract of this method.
+        // SAFETY: the tiles are configured as 16 rows of 64 bytes. `to` is valid for writes of 64 bytes at
+        // each of the 16 offsets that are multiples of `stride`, by the contract of this method.
         unsafe {
             asm!("tilestored [{to} + {stride}*1], tmm{t}", t = const T, to = in(reg) to, stride = in(reg) stride,
                 options(nostack, preserves_flags));

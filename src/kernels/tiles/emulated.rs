@@ -55,8 +55,8 @@ impl Tiles for EmulatedTiles {
     #[inline(never)]
     unsafe fn load<const T: usize>(&mut self, from: *const u8, stride: usize) {
         for (row, to) in self.0[T].chunks_exact_mut(TILE_ROW_BYTES).enumerate() {
-            // SAFETY: `from` is valid for reads of 64 bytes at the offset `row · stride` by the contract of this
-            // method; `to` is a tile row of 64 bytes inside `self`, which `from` cannot overlap.
+            // SAFETY: `from` is valid for reads of 64 bytes at the offset `row · stride` by the contract of
+            // this method; `to` is a tile row of 64 bytes inside `self`, which `from` cannot overlap.
             unsafe { std::ptr::copy_nonoverlapping(from.add(row * stride), to.as_mut_ptr(), TILE_ROW_BYTES) };
         }
     }
@@ -64,8 +64,8 @@ impl Tiles for EmulatedTiles {
     #[inline(never)]
     unsafe fn store<const T: usize>(&mut self, to: *mut u8, stride: usize) {
         for (row, from) in self.0[T].chunks_exact(TILE_ROW_BYTES).enumerate() {
-            // SAFETY: `to` is valid for writes of 64 bytes at the offset `row · stride` by the contract of this method;
-            // `from` is a tile row of 64 bytes inside `self`, which `to` cannot overlap.
+            // SAFETY: `to` is valid for writes of 64 bytes at the offset `row · stride` by the contract of
+            // this method; `from` is a tile row of 64 bytes inside `self`, which `to` cannot overlap.
             unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to.add(row * stride), TILE_ROW_BYTES) };
         }
     }

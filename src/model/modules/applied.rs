@@ -54,8 +54,8 @@ impl Modules {
         self.pooling.is_some() || self.multi_vector.is_some()
     }
 
-    /// The modules after the encoder that run with `pooling`: those of a multi-vector model with its own pooling only, and without pooling
-    /// those for the vectors of tokens.
+    /// The modules after the encoder that run with `pooling`: those of a multi-vector model with its own
+    /// pooling only, and without pooling those for the vectors of tokens.
     pub fn applied(&self, pooling: &Pooling) -> &[PostPoolingModule] {
         let all = 0..self.post_pooling.len();
         let applied = match pooling {
@@ -77,7 +77,8 @@ impl Modules {
         }
     }
 
-    /// The dimensions of the final vectors for `pooling` of the hidden states of an encoder, before truncation.
+    /// The dimensions of the final vectors for `pooling` of the hidden states of an encoder, before
+    /// truncation.
     pub fn output_dimensions(
         &self,
         pooling: &Pooling,

@@ -1,5 +1,6 @@
-//! Arguments that the configuration of a Transformer module has for `from_pretrained` of the config, the model and the tokenizer, and
-//! for calls of the tokenizer. Each is obeyed, refused by its name, or without effect on vectors.
+//! Arguments that the configuration of a Transformer module has for `from_pretrained` of the config, the
+//! model and the tokenizer, and for calls of the tokenizer. Each is obeyed, refused by its name, or without
+//! effect on vectors.
 
 use anyhow::{Result, bail};
 use serde_json::{Map, Value};

@@ -1,5 +1,5 @@
-//! Dense modules with a folder for each number of dimensions, of which `modules.json` names one: `2_Dense_1024` beside
-//! `2_Dense_256`. `--dimensions` chooses another one.
+//! Dense modules with a folder for each number of dimensions, of which `modules.json` names one:
+//! `2_Dense_1024` beside `2_Dense_256`. `--dimensions` chooses another one.
 
 use std::path::Path;
 
@@ -69,8 +69,8 @@ impl Module {
     }
 }
 
-/// Whether the directory of a model may lack a folder that the repository has, because another tool downloaded the one in
-/// `modules.json` alone.
+/// Whether the directory of a model may lack a folder that the repository has, because another tool
+/// downloaded the one in `modules.json` alone.
 pub fn may_lack_size(
     modules: &[Module],
     model: &Path,

@@ -1,5 +1,6 @@
-//! The fields of the configuration of each module: those that are read, and those without an effect on vectors. sentence-transformers
-//! does not load a module with another field, unless it is listed in [`Fields::others`].
+//! The fields of the configuration of each module: those that are read, and those without an effect on
+//! vectors. sentence-transformers does not load a module with another field, unless it is listed in
+//! [`Fields::others`].
 
 use std::path::Path;
 

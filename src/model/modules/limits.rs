@@ -20,7 +20,8 @@ pub struct TokenLimit {
     pub key: String,
     /// The file.
     pub file: PathBuf,
-    /// Whether it is the limit of a tokenizer, which applies up to the number of positions that the model was made for.
+    /// Whether it is the limit of a tokenizer, which applies up to the number of positions that the model was
+    /// made for.
     pub of_tokenizer: bool,
 }
 
@@ -31,7 +32,8 @@ impl Modules {
         Ok(())
     }
 
-    /// The maximum length and the truncation side in the folder of a base model, whose adapter has no tokenizer of its own.
+    /// The maximum length and the truncation side in the folder of a base model, whose adapter has no
+    /// tokenizer of its own.
     pub fn read_base_tokenizer(&mut self, base: &Path) -> Result<()> {
         let (limit, is_left) = read_truncation(&base.join(TOKENIZER_CONFIG))?;
         self.max_length = self.max_length.take().or(limit);
@@ -54,8 +56,8 @@ pub(super) fn token_limit(config: &Config, key: &str) -> Result<Option<TokenLimi
     }
 }
 
-/// `model_max_length` of `tokenizer_config.json`, and whether `truncation_side` is left. Tokenizers without a limit have a
-/// `model_max_length` of 1e30.
+/// `model_max_length` of `tokenizer_config.json`, and whether `truncation_side` is left. Tokenizers without a
+/// limit have a `model_max_length` of 1e30.
 pub(super) fn read_truncation(path: &Path) -> Result<(Option<TokenLimit>, bool)> {
     if !has_dir_entry(path) {
         return Ok((None, false));

@@ -1,4 +1,5 @@
-//! `modules.json`: the list of modules, and `router_config.json`: those of a sparse encoder whose queries need no encoder.
+//! `modules.json`: the list of modules, and `router_config.json`: those of a sparse encoder whose queries
+//! need no encoder.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -33,7 +34,8 @@ pub struct Module {
 }
 
 impl Module {
-    /// The last component of its type. Packages of sentence-transformers have moved between releases, classes kept their names.
+    /// The last component of its type. Packages of sentence-transformers have moved between releases, classes
+    /// kept their names.
     pub fn class(&self) -> &str {
         self.module_type.rsplit('.').next().unwrap_or(&self.module_type)
     }
@@ -55,7 +57,8 @@ impl Module {
         matches!(self.class(), "Transformer" | "MLMTransformer" | "StaticEmbedding" | CLIP_MODEL)
     }
 
-    /// The pooling that an encoder module with this config does itself: that of CLIP, and of jina-embeddings-v5's own code.
+    /// The pooling that an encoder module with this config does itself: that of CLIP, and of
+    /// jina-embeddings-v5's own code.
     pub fn own_pooling(&self, config: &Path) -> Result<Option<Pool>> {
         let is_jina_v5 =
             || -> Result<bool> { Ok(Config::read(config)?.string("model_type")? == Some(JINA_V5)) };
@@ -78,8 +81,9 @@ impl Module {
     }
 }
 
-/// The entries of `modules.json`, in order; in place of a Router of a sparse encoder its modules, those of documents first. Of a
-/// Dense module with a folder for each number of dimensions, the one for `dimensions` if there is one.
+/// The entries of `modules.json`, in order; in place of a Router of a sparse encoder its modules, those of
+/// documents first. Of a Dense module with a folder for each number of dimensions, the one for `dimensions`
+/// if there is one.
 pub fn read_modules(path: &Path, dimensions: Option<usize>) -> Result<Vec<Module>> {
     let modules = read_json(path)?;
     let Some(modules) = modules.as_array() else {
@@ -108,8 +112,8 @@ pub fn read_modules(path: &Path, dimensions: Option<usize>) -> Result<Vec<Module
     Ok(found)
 }
 
-/// The modules of a Router in the folder `path` of the model, if its routes are documents, which an encoder reads, and queries, whose
-/// tokens have fixed weights; `None` for other routes.
+/// The modules of a Router in the folder `path` of the model, if its routes are documents, which an encoder
+/// reads, and queries, whose tokens have fixed weights; `None` for other routes.
 fn routed(model: &Path, path: &str) -> Result<Option<Vec<Module>>> {
     let file = model.join(path).join(ROUTER);
     if !has_dir_entry(&file) {
@@ -161,8 +165,8 @@ fn checked_folder<'a>(file: &Path, folder: &'a str) -> Result<&'a str> {
     Ok(folder)
 }
 
-/// The directory above `folder` if its `modules.json` names `folder` as the encoder: a user who passes the encoder's folder
-/// loses the modules after it.
+/// The directory above `folder` if its `modules.json` names `folder` as the encoder: a user who passes the
+/// encoder's folder loses the modules after it.
 pub fn parent_model(folder: &Path) -> Option<PathBuf> {
     let folder = folder.canonicalize().ok().filter(|folder| !has_dir_entry(&folder.join(MODULES)))?;
     let (name, parent) = (folder.file_name()?.to_str()?, folder.parent()?);

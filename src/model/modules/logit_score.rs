@@ -1,5 +1,5 @@
-//! What the files of a reranker say beside its Transformer module: the LogitScore module, and whether a chat template renders the
-//! query and the text.
+//! What the files of a reranker say beside its Transformer module: the LogitScore module, and whether a chat
+//! template renders the query and the text.
 
 use std::path::{Path, PathBuf};
 
@@ -44,12 +44,14 @@ pub enum PairInput {
     Pair,
     /// What the chat template of the tokenizer makes of two messages.
     Messages(MessageOptions),
-    /// The files do not say: what the chat template makes of them if the tokenizer has one, else the two as a pair.
+    /// The files do not say: what the chat template makes of them if the tokenizer has one, else the two as a
+    /// pair.
     #[default]
     Inferred,
 }
 
-/// How a query and a text become messages: `modality_config` and `processing_kwargs` of the Transformer module.
+/// How a query and a text become messages: `modality_config` and `processing_kwargs` of the Transformer
+/// module.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MessageOptions {
     /// Whether the content of a message is a list of parts; `None`: as the template seems to read it.

@@ -1,6 +1,7 @@
-//! What a multi-vector model like ColBERT has beside its modules: lengths, query expansion, the tokens of documents that have no vector,
-//! and token pooling. Three layouts: the modules of sentence-transformers' `MultiVectorEncoder`; those of PyLate, with settings in
-//! `config_sentence_transformers.json`; and the original checkpoints of Stanford (class `HF_ColBERT`) with `artifact.metadata`.
+//! What a multi-vector model like ColBERT has beside its modules: lengths, query expansion, the tokens of
+//! documents that have no vector, and token pooling. Three layouts: the modules of sentence-transformers'
+//! `MultiVectorEncoder`; those of PyLate, with settings in `config_sentence_transformers.json`; and the
+//! original checkpoints of Stanford (class `HF_ColBERT`) with `artifact.metadata`.
 
 use std::path::Path;
 
@@ -190,7 +191,8 @@ impl MultiVector {
         Ok(())
     }
 
-    /// The projection and the settings of an original checkpoint, whose `prompts` are its markers; `None` for another model.
+    /// The projection and the settings of an original checkpoint, whose `prompts` are its markers; `None` for
+    /// another model.
     pub(super) fn of_stanford(
         folder: &Path,
         prompts: &mut Prompts,

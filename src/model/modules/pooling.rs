@@ -22,8 +22,8 @@ pub struct PoolingModule {
     pub file: PathBuf,
 }
 
-/// Pooling modes: the name in `pooling_mode` (sentence-transformers ≥ 5.4), the flag of older releases, and ours; in the order in
-/// which older releases concatenate the vectors of several modes.
+/// Pooling modes: the name in `pooling_mode` (sentence-transformers ≥ 5.4), the flag of older releases, and
+/// ours; in the order in which older releases concatenate the vectors of several modes.
 const MODES: &[(&str, &str, Pool)] = &[
     ("cls", "pooling_mode_cls_token", Pool::Cls),
     ("max", "pooling_mode_max_tokens", Pool::Max),
@@ -34,13 +34,15 @@ const MODES: &[(&str, &str, Pool)] = &[
 ];
 
 impl PoolingModule {
-    /// The pooling of the Transformer module itself, with this configuration `file`. A `pooling` of the user's replaces it.
+    /// The pooling of the Transformer module itself, with this configuration `file`. A `pooling` of the
+    /// user's replaces it.
     pub(super) fn of_encoder(file: &Path, pool: Pool, pooling: Option<&Pooling>) -> Self {
         let pooling = pooling.cloned().unwrap_or(Pooling::Text(vec![pool]));
         PoolingModule { pooling, include_prompt: true, embedding_dimension: None, file: file.to_owned() }
     }
 
-    /// Reads the module's `config.json`. A `pooling` of the user's replaces the mode of the file, which is then not read.
+    /// Reads the module's `config.json`. A `pooling` of the user's replaces the mode of the file, which is
+    /// then not read.
     pub fn read(path: &Path, pooling: Option<&Pooling>) -> Result<Self> {
         let config = fields::POOLING.read(path)?;
         let keys = ["embedding_dimension", "word_embedding_dimension"];
@@ -66,7 +68,8 @@ impl PoolingModule {
     }
 }
 
-/// The modes of a file, in the old schema (one flag per mode) or the new one (`pooling_mode`, a name or a list).
+/// The modes of a file, in the old schema (one flag per mode) or the new one (`pooling_mode`, a name or a
+/// list).
 fn pools(config: &Config) -> Result<Vec<Pool>> {
     let path = config.path().display();
     let unknown = |mode: &dyn std::fmt::Display| {

@@ -117,7 +117,8 @@ impl PostPoolingModule {
         Ok(PostPoolingModule { spec, folder: folder.to_owned(), storage: Storage::Linear(file) })
     }
 
-    /// The projection of an original ColBERT checkpoint, a linear layer without a bias beside the tensors of the encoder.
+    /// The projection of an original ColBERT checkpoint, a linear layer without a bias beside the tensors of
+    /// the encoder.
     pub(super) fn projection(folder: &Path) -> Result<Self> {
         let path = weights_in(folder)?;
         let checkpoint = Checkpoint::open(&path)?;

@@ -30,8 +30,8 @@ impl Prompts {
         self.texts.iter().find(|(known, _)| known == name).map(|(_, text)| text.as_str())
     }
 
-    /// The prompt of a role: its name and its prefix, by the names that `encode_query` and `encode_document` of sentence-transformers look
-    /// for. Without one of them it is empty, and not the default prompt.
+    /// The prompt of a role: its name and its prefix, by the names that `encode_query` and `encode_document`
+    /// of sentence-transformers look for. Without one of them it is empty, and not the default prompt.
     pub fn of_role(&self, role: Role) -> (&'static str, &str) {
         let names: &[&'static str] = match role {
             Role::Query => &["query"],
@@ -76,7 +76,8 @@ pub(super) struct Settings {
     pub purpose: Option<Purpose>,
 }
 
-/// Reads the settings of a model; those of a model without the file are empty. `pools`: the model has a Pooling module.
+/// Reads the settings of a model; those of a model without the file are empty. `pools`: the model has a
+/// Pooling module.
 pub(super) fn read(path: &Path, pools: bool) -> Result<Settings> {
     if !has_dir_entry(path) {
         return Ok(Settings::default());

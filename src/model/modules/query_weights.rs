@@ -1,5 +1,6 @@
-//! Queries of a sparse encoder without an encoder: a weight for each token of the vocabulary, such as its IDF (Geng et al. 2024, "Towards
-//! Competitive Search Relevance for Inference-Free Learned Sparse Retrievers"). sentence-transformers' `SparseStaticEmbedding`.
+//! Queries of a sparse encoder without an encoder: a weight for each token of the vocabulary, such as its IDF
+//! (Geng et al. 2024, "Towards Competitive Search Relevance for Inference-Free Learned Sparse Retrievers").
+//! sentence-transformers' `SparseStaticEmbedding`.
 
 use std::path::PathBuf;
 

@@ -121,8 +121,8 @@ impl Modules {
         }
     }
 
-    /// Reads an encoder module, with what it does without modules for it: its pooling, unless the user gives another one, and after that of
-    /// the last token the normalization.
+    /// Reads an encoder module, with what it does without modules for it: its pooling, unless the user gives
+    /// another one, and after that of the last token the normalization.
     fn read_encoder(&mut self, module: &Module, model: &ModelFolder) -> Result<()> {
         self.encoder_folder = PathBuf::from(&module.path);
         let folder = model.folder.join(&module.path);

@@ -1,5 +1,5 @@
-//! The linear layers of a model like BGE-M3 (Chen et al. 2024), which FlagEmbedding saves beside its encoder: one that gives lexical
-//! weights, and one that projects the vector of each token.
+//! The linear layers of a model like BGE-M3 (Chen et al. 2024), which FlagEmbedding saves beside its encoder:
+//! one that gives lexical weights, and one that projects the vector of each token.
 
 use std::path::{Path, PathBuf};
 
@@ -15,14 +15,16 @@ pub(super) fn file_in(folder: &Path, name: &str) -> Option<PathBuf> {
     Some(folder.join(name)).filter(|path| has_dir_entry(path))
 }
 
-/// The projection of token vectors, from its file: `weight` of `(D, H)` and `bias` of `(D)`, and normalization.
+/// The projection of token vectors, from its file: `weight` of `(D, H)` and `bias` of `(D)`, and
+/// normalization.
 pub fn token_projection(file: &Path) -> Result<Vec<PostPoolingModule>> {
     let folder = file.parent().unwrap_or(file);
     let normalize = PostPoolingModule::normalize(folder.join("normalize"), ModuleInput::Tokens)?;
     Ok(vec![PostPoolingModule::linear(folder, COLBERT_LINEAR)?, normalize])
 }
 
-/// What FlagEmbedding does beside the projection: the first token has no vector, and a score is the mean over the tokens of the query.
+/// What FlagEmbedding does beside the projection: the first token has no vector, and a score is the mean over
+/// the tokens of the query.
 pub(super) fn multi_vector() -> MultiVector {
     MultiVector { skips_first_token: true, mean: true, ..MultiVector::default() }
 }

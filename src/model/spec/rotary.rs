@@ -115,8 +115,9 @@ impl Scaling<'_> {
         })
     }
 
-    /// Fails if frequencies are scaled and only a part of each head is rotated. transformers rotates whole heads in the classes of the
-    /// encoders that are supported, whatever the field says, and fails with scaled frequencies.
+    /// Fails if frequencies are scaled and only a part of each head is rotated. transformers rotates whole
+    /// heads in the classes of the encoders that are supported, whatever the field says, and fails with
+    /// scaled frequencies.
     fn check_rotates_all(&self, kind: &str) -> Result<()> {
         const KEY: &str = "partial_rotary_factor";
         for object in [self.config, self.parameters] {
@@ -139,7 +140,8 @@ impl Scaling<'_> {
         }
     }
 
-    /// The factor; where it is null, or absent and not `is_required`, the ratio of the context to the original one.
+    /// The factor; where it is null, or absent and not `is_required`, the ratio of the context to the
+    /// original one.
     fn factor_or_ratio(&self, is_required: bool) -> Result<f64> {
         const KEY: &str = "factor";
         if self.parameters.has(KEY) || is_required && !self.parameters.fields().contains_key(KEY) {
@@ -148,7 +150,8 @@ impl Scaling<'_> {
         Ok(self.config.required_number(self.max_positions)? / self.original_max_positions()?)
     }
 
-    /// The factor of YaRN on sines and cosines, from `attention_factor`, else from `mscale` and `mscale_all_dim`, else from the factor.
+    /// The factor of YaRN on sines and cosines, from `attention_factor`, else from `mscale` and
+    /// `mscale_all_dim`, else from the factor.
     fn yarn_attention_factor(&self, factor: f64) -> Result<f64> {
         let parameters = self.parameters;
         if parameters.has("attention_factor") {

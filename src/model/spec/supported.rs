@@ -68,7 +68,8 @@ impl Family {
         }
     }
 
-    /// Checks that the family supports the mask, that positions leave room for a token, and that heads can be rotated.
+    /// Checks that the family supports the mask, that positions leave room for a token, and that heads can be
+    /// rotated.
     pub(super) fn check_attention(&self, config: &Config, spec: &EncoderSpec) -> Result<()> {
         if !spec.mask.causal && config.flag("is_causal")? {
             bail!("{}", config.invalid("is_causal", true, "false, since this model type is bidirectional"));

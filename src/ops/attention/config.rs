@@ -16,34 +16,36 @@ pub struct Attention<'a> {
     pub key_value_heads: usize,
     /// Factor of the scores `Q Kᵀ`.
     pub scale: f64,
-    /// A bias by relative position, added to the scaled scores: `(heads, 2 L − 1)` for sequences of up to `L` tokens.
-    /// Column `j − i + L − 1` belongs to query `i` and key `j`.
+    /// A bias by relative position, added to the scaled scores: `(heads, 2 L − 1)` for sequences of up to `L`
+    /// tokens. Column `j − i + L − 1` belongs to query `i` and key `j`.
     pub bias: Option<&'a Tensor>,
     /// Terms by content and relative position, added to the scores before they are scaled.
     pub relative: Option<RelativePositions<'a>>,
     /// The keys that each query sees.
     pub window: AttentionWindow,
-    /// The number of tokens of each sequence that are keys, its first ones, `(N)`; the others are queries only, and 0 where the
-    /// window leaves them no key. `None`: all tokens.
+    /// The number of tokens of each sequence that are keys, its first ones, `(N)`; the others are queries
+    /// only, and 0 where the window leaves them no key. `None`: all tokens.
     pub key_lengths: Option<&'a [usize]>,
-    /// The type of both GEMMs on the CPU: bf16 if that is requested and the ISA is faster with it; f32 in place of
-    /// int8.
+    /// The type of both GEMMs on the CPU: bf16 if that is requested and the ISA is faster with it; f32 in
+    /// place of int8.
     pub gemm_type: GemmType,
-    /// Talking heads (Shazeer et al. 2020): the projection of the scores of all heads before mask and softmax,
-    /// `(softmax heads, heads)`.
+    /// Talking heads (Shazeer et al. 2020): the projection of the scores of all heads before mask and
+    /// softmax, `(softmax heads, heads)`.
     pub pre_softmax: Option<&'a Tensor>,
-    /// Talking heads: the projection of the attention weights of all heads after the softmax, `(value heads, softmax
-    /// heads)`.
+    /// Talking heads: the projection of the attention weights of all heads after the softmax,
+    /// `(value heads, softmax heads)`.
     pub post_softmax: Option<&'a Tensor>,
     /// The tiles of [`super::query_tiles`], if the batch is on a GPU.
     pub query_tiles: Option<&'a Tensor>,
-    /// The token of each row of the queries, where [`Attention::selects_queries`] allows it. `None`: the queries of all tokens.
+    /// The token of each row of the queries, where [`Attention::selects_queries`] allows it. `None`: the
+    /// queries of all tokens.
     pub queries: Option<&'a [u32]>,
 }
 
-/// Disentangled attention (He et al. 2021, equation 4). The score of query `i` and key `j` gets two more terms: content
-/// to position (c2p), query `i` times the position key in row `buckets[d]`; and position to content (p2c), key `j`
-/// times the position query in row `buckets[d]`. For sequences of up to `L` tokens, `d` is `i − j + L − 1`.
+/// Disentangled attention (He et al. 2021, equation 4). The score of query `i` and key `j` gets two more
+/// terms: content to position (c2p), query `i` times the position key in row `buckets[d]`; and position to
+/// content (p2c), key `j` times the position query in row `buckets[d]`. For sequences of up to `L` tokens,
+/// `d` is `i − j + L − 1`.
 #[derive(Debug, Clone)]
 pub struct RelativePositions<'a> {
     /// The position keys of c2p, `(R, heads · qk_head_dim)`.
@@ -70,7 +72,8 @@ pub(super) struct HeadDims {
 }
 
 impl Attention<'_> {
-    /// Checks that the operands and `cu_seqlens` match, which every path relies on, and derives the head dims.
+    /// Checks that the operands and `cu_seqlens` match, which every path relies on, and derives the head
+    /// dims.
     pub(super) fn check(&self, q: &Tensor, k: &Tensor, v: &Tensor, cu_seqlens: &[usize]) -> Result<HeadDims> {
         let ((queries, width), tokens) = (q.dims2()?, k.dims2()?.0);
         check_cu_seqlens(cu_seqlens, tokens)?;
@@ -115,8 +118,9 @@ impl Attention<'_> {
         Ok(HeadDims { qk_head_dim, v_head_dim, softmax_heads, value_heads, value_groups })
     }
 
-    /// Whether queries of some tokens alone are supported, with operands of the device and dtype of `x`: on the CPU in f32, without a bias or
-    /// talking heads. There the same keys are multiplied in the same order whatever other queries a task has.
+    /// Whether queries of some tokens alone are supported, with operands of the device and dtype of `x`: on
+    /// the CPU in f32, without a bias or talking heads. There the same keys are multiplied in the same order
+    /// whatever other queries a task has.
     pub fn selects_queries(&self, x: &Tensor) -> bool {
         let is_plain = self.pre_softmax.is_none() && self.post_softmax.is_none() && self.relative.is_none();
         is_host_f32(x) && is_plain && self.bias.is_none()
@@ -140,8 +144,8 @@ impl Attention<'_> {
         self.key_lengths.map_or(n, |lengths| lengths[sequence])
     }
 
-    /// Checks that bias and relative positions cover sequences of up to `max_seqlen` tokens, for queries of `width`
-    /// columns.
+    /// Checks that bias and relative positions cover sequences of up to `max_seqlen` tokens, for queries of
+    /// `width` columns.
     fn check_positions(&self, width: usize, max_seqlen: usize) -> Result<()> {
         let covers = |positions: usize| positions % 2 == 1 && positions.div_ceil(2) >= max_seqlen;
         if let Some(bias) = self.bias

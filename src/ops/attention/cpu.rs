@@ -1,7 +1,7 @@
-//! Attention on the CPU. For each head of a sequence, keys and values are packed like the weights of a linear layer.
-//! Then both GEMMs are computed for a block of queries at a time, with only the scores of that block in memory: memory
-//! grows with the length of a sequence, not with its square. On tiles and for few keys, attention without talking heads and content by
-//! position is one kernel.
+//! Attention on the CPU. For each head of a sequence, keys and values are packed like the weights of a linear
+//! layer. Then both GEMMs are computed for a block of queries at a time, with only the scores of that block
+//! in memory: memory grows with the length of a sequence, not with its square. On tiles and for few keys,
+//! attention without talking heads and content by position is one kernel.
 
 mod tasks;
 
@@ -24,8 +24,8 @@ use crate::ops::host::{host_slice, optional_host_slice};
 use crate::ops::scratch::{Scratch, at_least, new_matrix, with_scratch};
 use tasks::{Path, Task};
 
-/// Queries whose scores are in memory at a time: a multiple of MR of the vector micro-kernel (12 or 6) and of the rows
-/// of a tile (16).
+/// Queries whose scores are in memory at a time: a multiple of MR of the vector micro-kernel (12 or 6) and of
+/// the rows of a tile (16).
 pub const QUERY_BLOCK: usize = 48;
 
 impl Attention<'_> {
@@ -162,11 +162,12 @@ impl CpuAttention<'_> {
         let rows =
             (self.attention.queries).map_or_else(|| cu_seqlens.last().copied().unwrap_or(0), <[u32]>::len);
         let columns = self.dims.value_heads * self.dims.v_head_dim;
-        // SAFETY: `cu_seqlens` begins with 0, does not decrease and ends with the number of tokens (`Attention::check`), so the queries
-        // of the tasks of each head are all rows, or with talking heads those of all tasks; selected queries are each in one run, whose
-        // rows follow each other, and have no talking heads (`Attention::check`). `run_all_heads` writes all columns of its queries. `run_head`
-        // and `run_kernel` write the columns of one head, and without talking heads `value_heads` is `heads`, so the tasks of all heads
-        // write all columns.
+        // SAFETY: `cu_seqlens` begins with 0, does not decrease and ends with the number of tokens
+        // (`Attention::check`), so the queries of the tasks of each head are all rows, or with talking heads
+        // those of all tasks; selected queries are each in one run, whose rows follow each other, and have no
+        // talking heads (`Attention::check`). `run_all_heads` writes all columns of its queries. `run_head`
+        // and `run_kernel` write the columns of one head, and without talking heads `value_heads` is `heads`,
+        // so the tasks of all heads write all columns.
         unsafe {
             new_matrix(rows, columns, |output| {
                 tasks.par_iter().for_each(|task| {
@@ -315,8 +316,8 @@ impl CpuAttention<'_> {
         values.repack(self.gemm_type, from, self.dims.v_head_dim, task.keys.len());
     }
 
-    /// Computes the scores of a block of queries. Returns the factor that is still to be applied to them: 1 if
-    /// `must_scale` or there is a bias, else the scale, which the softmax applies.
+    /// Computes the scores of a block of queries. Returns the factor that is still to be applied to them: 1
+    /// if `must_scale` or there is a bias, else the scale, which the softmax applies.
     #[allow(clippy::too_many_arguments, reason = "the buffers are borrowed separately")]
     fn scores(
         &self,
@@ -408,8 +409,8 @@ impl CpuAttention<'_> {
         }
     }
 
-    /// Writes the sum of the values, weighted by `weights` and divided by `sums` if they are given, for a block of
-    /// queries.
+    /// Writes the sum of the values, weighted by `weights` and divided by `sums` if they are given, for a
+    /// block of queries.
     #[allow(clippy::too_many_arguments, reason = "the buffers are borrowed separately")]
     fn weighted_sum(
         &self,
@@ -436,8 +437,8 @@ fn isa() -> Isa {
     Isa::selected()
 }
 
-/// `to = x Wᵀ`, reusing the memory of `to`. The left operand is given by its values, the stride of its rows and their
-/// number.
+/// `to = x Wᵀ`, reusing the memory of `to`. The left operand is given by its values, the stride of its rows
+/// and their number.
 fn gemm_into(
     (x, stride, rows): (&[f32], usize, usize),
     weights: &PackedMatrix,

@@ -9,9 +9,9 @@ use crate::ops::gpu::{Launch, LaunchOutput, expect, suffix};
 /// Queries of a tile, which one thread block computes for one head.
 const QUERY_TILE: usize = 64;
 
-/// Divides the queries of a batch into tiles, `(tiles, 3)` of u32: for each tile the first row of its sequence, the
-/// tokens of the sequence, and the first query of the tile inside the sequence. Long sequences come first, so that no
-/// long tile runs alone at the end.
+/// Divides the queries of a batch into tiles, `(tiles, 3)` of u32: for each tile the first row of its
+/// sequence, the tokens of the sequence, and the first query of the tile inside the sequence. Long sequences
+/// come first, so that no long tile runs alone at the end.
 ///
 /// # Errors
 /// If `cu_seqlens` does not begin with 0, or decreases.

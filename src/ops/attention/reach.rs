@@ -1,20 +1,25 @@
-//! How far a head sees with a bias on its scores: beyond some distance, ALiBi (Press et al. 2022) leaves hardly any weight.
+//! How far a head sees with a bias on its scores: beyond some distance, ALiBi (Press et al. 2022) leaves
+//! hardly any weight.
 
 use crate::kernels::gemm::{AttentionWindow, HeadRows};
 
-/// The logarithm of 2⁻¹²⁶, the least normal f32, rounded down. The largest weight of a row is 1 before it is divided by their sum: what is
-/// smaller than this adds nothing to the sum, and is 0 where the softmax has no subnormal numbers.
+/// The logarithm of 2⁻¹²⁶, the least normal f32, rounded down. The largest weight of a row is 1 before it is
+/// divided by their sum: what is smaller than this adds nothing to the sum, and is 0 where the softmax has no
+/// subnormal numbers.
 const MIN_LOG_WEIGHT: f32 = -87.5;
 
 /// An upper bound of the rounding of queries and keys to bf16, and of that of norms: a factor.
 const ROUNDING: f32 = 1.02;
 
-/// The part of `window` outside of which every weight is below 2⁻¹²⁶; a side where there are no such keys is that of `window`.
+/// The part of `window` outside of which every weight is below 2⁻¹²⁶; a side where there are no such keys is
+/// that of `window`.
 ///
-/// A query at position `i` gives its own key a score of at least `bias(0) − p` and key `j` one of at most `bias(j − i) + p`, where `p` is
-/// the largest `|scale · q · k|` that the norms of all queries and keys allow (Cauchy and Schwarz). So key `j` is left out if `bias(j − i) − bias(0) + 2 p` is below [`MIN_LOG_WEIGHT`].
+/// A query at position `i` gives its own key a score of at least `bias(0) − p` and key `j` one of at most
+/// `bias(j − i) + p`, where `p` is the largest `|scale · q · k|` that the norms of all queries and keys allow
+/// (Cauchy and Schwarz). So key `j` is left out if `bias(j − i) − bias(0) + 2 p` is below [`MIN_LOG_WEIGHT`].
 ///
-/// `bias` is that of one head, element `j − i + (bias.len() − 1) / 2`; every query has the key at its own position.
+/// `bias` is that of one head, element `j − i + (bias.len() − 1) / 2`; every query has the key at its own
+/// position.
 pub(super) fn reach(
     window: AttentionWindow,
     bias: &[f32],
@@ -24,8 +29,8 @@ pub(super) fn reach(
 ) -> AttentionWindow {
     let Some(farthest) = keys.rows.checked_sub(1).filter(|_| !bias.is_empty()) else { return window };
     let middle = (bias.len() - 1) / 2;
-    // What lies beyond the first or the last position of the sequence does not matter. The norms are not needed if the
-    // farthest keys could have a weight without them.
+    // What lies beyond the first or the last position of the sequence does not matter. The norms are not
+    // needed if the farthest keys could have a weight without them.
     let (before, after) = bias[middle - farthest..=middle + farthest].split_at(farthest);
     let own = after[0];
     let is_left_out = |bias: f32, products: f32| bias - own + 2.0 * products < MIN_LOG_WEIGHT;

@@ -5,12 +5,13 @@ use candle_core::{D, DType, Device, Result, Tensor};
 use super::config::{Attention, RelativePositions};
 use crate::kernels::gemm::AttentionWindow;
 
-/// The attention weights of a padded batch of `N` sequences of up to `L` tokens, in f32: row `i` of a head has the weight of
-/// every key for query `i`. Rows of keys outside the window are 0.
+/// The attention weights of a padded batch of `N` sequences of up to `L` tokens, in f32: row `i` of a head
+/// has the weight of every key for query `i`. Rows of keys outside the window are 0.
 pub struct AttentionWeights {
     /// The softmax of the scores, `(N, softmax heads, L, L)`: every row sums to 1.
     pub softmax: Tensor,
-    /// The weights of the values, `(N, value heads, L, L)`: the softmax, or with talking heads its post-softmax projection.
+    /// The weights of the values, `(N, value heads, L, L)`: the softmax, or with talking heads its
+    /// post-softmax projection.
     pub of_values: Tensor,
 }
 
@@ -18,7 +19,8 @@ pub struct AttentionWeights {
 const MAX_SCORES: usize = 1 << 22;
 
 impl Attention<'_> {
-    /// [`Attention::reference`] for groups of sequences of similar length, so that little padding is computed.
+    /// [`Attention::reference`] for groups of sequences of similar length, so that little padding is
+    /// computed.
     pub(super) fn reference_by_length(
         &self,
         q: &Tensor,
@@ -50,12 +52,13 @@ impl Attention<'_> {
         Tensor::cat(&outputs, 0)?.index_select(&Tensor::new(&inverse[..], q.device())?, 0)
     }
 
-    /// [`Attention::forward`] in plain candle operations, computed in f32 on a padded batch. The mask adds −∞ to the
-    /// scores of padding keys and of keys outside the window. A padding query has the mask of the first token, so that
-    /// no row becomes NaN.
+    /// [`Attention::forward`] in plain candle operations, computed in f32 on a padded batch. The mask adds −∞
+    /// to the scores of padding keys and of keys outside the window. A padding query has the mask of the
+    /// first token, so that no row becomes NaN.
     ///
     /// # Errors
-    /// Those of [`Attention::forward`], and if a sequence on a GPU has more scores than candle's kernels can index.
+    /// Those of [`Attention::forward`], and if a sequence on a GPU has more scores than candle's kernels can
+    /// index.
     pub fn reference(&self, q: &Tensor, k: &Tensor, v: &Tensor, cu_seqlens: &[usize]) -> Result<Tensor> {
         self.reference_with_weights(q, k, v, cu_seqlens, None)
     }
@@ -103,7 +106,8 @@ impl Attention<'_> {
         batch.unpad(&context)?.to_dtype(dtype)
     }
 
-    /// The scores of every query and key before the mask, with biases and the pre-softmax projection: `(N, softmax heads, L, L)`.
+    /// The scores of every query and key before the mask, with biases and the pre-softmax projection:
+    /// `(N, softmax heads, L, L)`.
     fn scores(&self, batch: &PaddedBatch, q: &Tensor, k: &Tensor) -> Result<Tensor> {
         let q = batch.pad(q, self.heads, self.heads)?;
         let k = batch.pad(k, self.key_value_heads, self.heads)?;
@@ -122,7 +126,8 @@ impl Attention<'_> {
     }
 }
 
-/// The indices of all sequences with tokens, in groups of similar length with at most [`MAX_SCORES`] scores per head.
+/// The indices of all sequences with tokens, in groups of similar length with at most [`MAX_SCORES`] scores
+/// per head.
 fn groups_by_length(cu_seqlens: &[usize]) -> Vec<Vec<usize>> {
     let lengths: Vec<usize> = cu_seqlens.windows(2).map(|w| w[1] - w[0]).collect();
     let mut sequences: Vec<usize> = (0..lengths.len()).filter(|&i| lengths[i] > 0).collect();
@@ -175,7 +180,8 @@ impl PaddedBatch {
         Ok(PaddedBatch { lengths, key_lengths, max_seqlen, rows })
     }
 
-    /// `(T, groups · d)` → `(N, heads, L, d)`, where `heads / groups` consecutive heads share one. Padding is 0.
+    /// `(T, groups · d)` → `(N, heads, L, d)`, where `heads / groups` consecutive heads share one. Padding
+    /// is 0.
     fn pad(&self, x: &Tensor, groups: usize, heads: usize) -> Result<Tensor> {
         let padding = Tensor::zeros((1, x.dim(1)?), x.dtype(), x.device())?;
         let x = Tensor::cat(&[x, &padding], 0)?.index_select(&self.rows, 0)?;
@@ -196,7 +202,8 @@ impl PaddedBatch {
         x.reshape((self.lengths.len() * max_seqlen, ()))?.index_select(&rows, 0)
     }
 
-    /// The mask of padding and window, `(N, 1, L, L)`, or `(N, 1, 1, L)` if it is the same for all queries: 0 or −∞.
+    /// The mask of padding and window, `(N, 1, L, L)`, or `(N, 1, 1, L)` if it is the same for all queries: 0
+    /// or −∞.
     fn mask(&self, window: AttentionWindow) -> Result<Tensor> {
         let (sequences, max_seqlen) = (self.lengths.len(), self.max_seqlen);
         let rows = if window == AttentionWindow::FULL { 1 } else { max_seqlen };
@@ -224,8 +231,8 @@ impl PaddedBatch {
         Ok(Some(Tensor::from_vec(sees, shape, self.rows.device())?))
     }
 
-    /// The bias of every pair of tokens, `(1, heads, L, L)`, from a bias by relative position, `(heads, 2 M − 1)` with
-    /// `M ≥ L`.
+    /// The bias of every pair of tokens, `(1, heads, L, L)`, from a bias by relative position,
+    /// `(heads, 2 M − 1)` with `M ≥ L`.
     fn bias_matrix(&self, bias: &Tensor) -> Result<Tensor> {
         let (heads, positions) = bias.dims2()?;
         let (middle, max_seqlen) = ((positions - 1) / 2, self.max_seqlen);

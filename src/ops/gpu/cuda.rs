@@ -22,7 +22,8 @@ use half::{bf16, f16};
 use super::error::OutOfMemory;
 use super::launch::{Arg, Launch, LaunchOutput};
 
-/// The kernels of `kernels/cuda/` as PTX, by the first word of their names. The driver compiles them for the GPU.
+/// The kernels of `kernels/cuda/` as PTX, by the first word of their names. The driver compiles them for the
+/// GPU.
 const MODULES: &[(&str, &str)] = &[
     ("lookup", include_str!(concat!(env!("OUT_DIR"), "/lookup.ptx"))),
     ("linear", include_str!(concat!(env!("OUT_DIR"), "/linear.ptx"))),
@@ -51,13 +52,14 @@ pub fn open(ordinal: usize) -> Result<Device> {
     // Fails if the driver is too old for the PTX.
     let (module, code) = MODULES[0];
     cuda.get_or_load_custom_func("lookup_f32", module, code)?;
-    // SAFETY: without events the caller has to order uses on different streams. Each thread has one stream, and other
-    // threads use a tensor only after its thread has called `synchronize`.
+    // SAFETY: without events the caller has to order uses on different streams. Each thread has one stream,
+    // and other threads use a tensor only after its thread has called `synchronize`.
     unsafe { cuda.disable_event_tracking() };
     Ok(device)
 }
 
-/// Waits for this thread's stream. After that, other threads may use the tensors that this thread has computed.
+/// Waits for this thread's stream. After that, other threads may use the tensors that this thread has
+/// computed.
 ///
 /// # Errors
 /// If a kernel has failed.
@@ -79,8 +81,8 @@ pub fn free_memory(device: &Device) -> Option<usize> {
 /// Enqueues a kernel on this thread's stream of `device`, and returns its output.
 ///
 /// # Errors
-/// If there is no such kernel, the GPU has no memory for the output, or an operand is on another device or not
-/// contiguous.
+/// If there is no such kernel, the GPU has no memory for the output, or an operand is on another device or
+/// not contiguous.
 pub(super) fn launch(launch: &Launch, device: &Device) -> Result<Tensor> {
     let cuda = device.as_cuda_device()?;
     let stream = cuda.cuda_stream();
@@ -90,8 +92,8 @@ pub(super) fn launch(launch: &Launch, device: &Device) -> Result<Tensor> {
     };
     let function = cuda.get_or_load_custom_func(&launch.kernel, module, code)?;
     let output = match &launch.output {
-        // SAFETY: the kernel writes every element (`LaunchOutput::New`), and later reads are enqueued on the same
-        // stream.
+        // SAFETY: the kernel writes every element (`LaunchOutput::New`), and later reads are enqueued on the
+        // same stream.
         LaunchOutput::New(shape, dtype) => unsafe { Tensor::empty(&shape[..], *dtype, device)? },
         LaunchOutput::InPlace(tensor) => (*tensor).clone(),
     };
@@ -118,9 +120,10 @@ pub(super) fn launch(launch: &Launch, device: &Device) -> Result<Tensor> {
     if launch.grid.contains(&0) {
         return Ok(output);
     }
-    // SAFETY: every operation passes the arguments in the signature of its kernel, with the sizes of the tensors, which
-    // its `launch` function has checked; `tests/integration/cuda_kernels.rs` runs the launches in an emulator that checks every
-    // address. The pointers stay valid until the kernel has run, because memory is freed through the same stream.
+    // SAFETY: every operation passes the arguments in the signature of its kernel, with the sizes of the
+    // tensors, which its `launch` function has checked; `tests/integration/cuda_kernels.rs` runs the launches
+    // in an emulator that checks every address. The pointers stay valid until the kernel has run, because
+    // memory is freed through the same stream.
     unsafe { builder.launch(config).w()? };
     Ok(output)
 }
@@ -152,13 +155,13 @@ fn address(tensor: &Tensor, stream: &CudaStream) -> Result<u64> {
 }
 
 thread_local! {
-    /// The cuBLASLt handle of each device that this thread has used; its workspace serves one caller at a time. Handles
-    /// are never dropped: when a thread ends, the driver may already be unloaded.
+    /// The cuBLASLt handle of each device that this thread has used; its workspace serves one caller at a
+    /// time. Handles are never dropped: when a thread ends, the driver may already be unloaded.
     static BLAS: RefCell<HashMap<DeviceId, ManuallyDrop<CudaBlasLT>>> = RefCell::default();
 }
 
-/// `x Wᵀ + b` for `x` of `(T, inputs)` and `weight` of `(outputs, inputs)`, in f16 or bf16 with accumulation in f32.
-/// Both widths are multiples of 8.
+/// `x Wᵀ + b` for `x` of `(T, inputs)` and `weight` of `(outputs, inputs)`, in f16 or bf16 with accumulation
+/// in f32. Both widths are multiples of 8.
 ///
 /// # Errors
 /// If the dtype is another one, the GPU is out of memory, or an operand is not contiguous on the GPU.
@@ -201,9 +204,9 @@ where
         with_slice(weight, |weight| {
             with_slice(x, |x| {
                 with_blas(device, |blas| {
-                    // SAFETY: `x` has `rows · inputs` elements and `weight` `outputs · inputs`, as `dims2` says and
-                    // both fill their storage; `y` has been allocated with `rows · outputs`. `LinearWeights::new` has
-                    // checked that the bias has `outputs`.
+                    // SAFETY: `x` has `rows · inputs` elements and `weight` `outputs · inputs`, as `dims2`
+                    // says and both fill their storage; `y` has been allocated with `rows · outputs`.
+                    // `LinearWeights::new` has checked that the bias has `outputs`.
                     unsafe { blas.matmul(config, weight, x, &mut y, bias, None).map_err(blas_error) }
                 })
             })
@@ -233,8 +236,8 @@ fn with_blas<R>(device: &CudaDevice, f: impl FnOnce(&CudaBlasLT) -> Result<R>) -
     BLAS.with_borrow_mut(|all| match all.entry(device.id()) {
         Entry::Occupied(blas) => f(blas.get()),
         Entry::Vacant(entry) => {
-            // The maximum size of its workspace. cudarc panics if it cannot allocate the workspace, so the allocation
-            // is tried first.
+            // The maximum size of its workspace. cudarc panics if it cannot allocate the workspace, so the
+            // allocation is tried first.
             const MAX_WORKSPACE_BYTES: usize = 32 << 20;
             drop(device.alloc_zeros::<u8>(MAX_WORKSPACE_BYTES)?);
             let blas = CudaBlasLT::new(device.cuda_stream()).map_err(blas_error)?;
@@ -261,8 +264,8 @@ pub(super) fn is_out_of_memory(error: &Error) -> bool {
             Some(CudaError::Cublas(error)) => *error == BLAS,
             _ => false,
         },
-        // candle's matmul erases the type of a cuBLAS error, its `synchronize` that of a driver error: all that is left
-        // is their text.
+        // candle's matmul erases the type of a cuBLAS error, its `synchronize` that of a driver error: all
+        // that is left is their text.
         Error::Wrapped(error) => [DRIVER.to_string(), BLAS.to_string()].contains(&error.to_string()),
         _ => false,
     }

@@ -1,5 +1,5 @@
-//! Launches of the CUDA kernels in `kernels/cuda/`, as plain data: grids and arguments can be tested on machines
-//! without a GPU.
+//! Launches of the CUDA kernels in `kernels/cuda/`, as plain data: grids and arguments can be tested on
+//! machines without a GPU.
 
 use candle_core::{DType, Result, Tensor};
 
@@ -71,8 +71,8 @@ pub(in crate::ops) fn suffix(dtype: DType) -> Result<&'static str> {
     }
 }
 
-/// Checks the dtype and shape of an operand, so that no kernel reads past its end or misinterprets it. A missing
-/// operand is accepted.
+/// Checks the dtype and shape of an operand, so that no kernel reads past its end or misinterprets it. A
+/// missing operand is accepted.
 ///
 /// # Errors
 /// If the dtype or the shape differs.

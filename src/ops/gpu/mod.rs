@@ -1,5 +1,5 @@
-//! CUDA: devices, launches of the kernels in `kernels/cuda/`, and GEMM by cuBLAS. `cuda.rs` is the only file that calls
-//! CUDA; builds without the feature `cuda` have `no_cuda.rs` in its place.
+//! CUDA: devices, launches of the kernels in `kernels/cuda/`, and GEMM by cuBLAS. `cuda.rs` is the only file
+//! that calls CUDA; builds without the feature `cuda` have `no_cuda.rs` in its place.
 
 #[cfg(feature = "cuda")]
 #[path = "cuda.rs"]

@@ -1,5 +1,5 @@
-//! The shapes and dtypes that the CUDA kernels of this crate support; candle's operations compute all others. No other file
-//! decides it.
+//! The shapes and dtypes that the CUDA kernels of this crate support; candle's operations compute all others.
+//! No other file decides it.
 
 use candle_core::DType;
 
@@ -19,14 +19,14 @@ pub struct AttentionVariant {
     pub has_talking_heads: bool,
 }
 
-/// Whether cuBLAS and the kernel in `linear.cu` compute a linear layer of these widths. In f32 cuBLAS would round the
-/// operands to TF32; widths that are not multiples of 8 are not aligned as it requires.
+/// Whether cuBLAS and the kernel in `linear.cu` compute a linear layer of these widths. In f32 cuBLAS would
+/// round the operands to TF32; widths that are not multiples of 8 are not aligned as it requires.
 pub fn supports_linear(dtype: DType, widths: &[usize]) -> bool {
     is_16_bit(dtype) && widths.iter().all(|width| width.is_multiple_of(8))
 }
 
-/// Whether the kernel in `attention.cu` computes this attention: in 16 bits, with equal head dims that it is compiled
-/// for, and with nothing but a window between the two matrix products.
+/// Whether the kernel in `attention.cu` computes this attention: in 16 bits, with equal head dims that it is
+/// compiled for, and with nothing but a window between the two matrix products.
 pub fn supports_attention(dtype: DType, attention: &AttentionVariant) -> bool {
     let AttentionVariant { qk_head_dim, v_head_dim, has_score_bias, has_talking_heads } = *attention;
     let is_plain = !has_score_bias && !has_talking_heads;

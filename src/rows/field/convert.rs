@@ -1,4 +1,5 @@
-//! Conversions between Arrow types that keep every value. `arrow_cast::cast` also rounds, parses and formats, between any two types.
+//! Conversions between Arrow types that keep every value. `arrow_cast::cast` also rounds, parses and formats,
+//! between any two types.
 
 use std::sync::Arc;
 
@@ -17,9 +18,9 @@ use arrow_schema::{DataType, TimeUnit};
 use arrow_select::nullif::nullif;
 use arrow_select::take::take;
 
-/// An array with the values of `array` in another type: numbers as other numbers, instants and durations in another unit, strings and
-/// bytes with other offsets, values of a dictionary without it, and lists, maps and structs of all these. `None` if the type cannot hold
-/// one of them exactly, or is another kind of type.
+/// An array with the values of `array` in another type: numbers as other numbers, instants and durations in
+/// another unit, strings and bytes with other offsets, values of a dictionary without it, and lists, maps and
+/// structs of all these. `None` if the type cannot hold one of them exactly, or is another kind of type.
 pub(crate) fn exact(array: &ArrayRef, data_type: &DataType) -> Option<ArrayRef> {
     let from = array.data_type();
     if from == data_type {
@@ -68,8 +69,8 @@ fn nested(array: &ArrayRef, data_type: &DataType) -> Option<ArrayRef> {
     data.into_builder().data_type(data_type.clone()).child_data(children).build().ok().map(make_array)
 }
 
-/// Dates, times, instants or durations in another unit, and local times at midnight as dates; null where the unit does not divide the
-/// value.
+/// Dates, times, instants or durations in another unit, and local times at midnight as dates; null where the
+/// unit does not divide the value.
 fn temporal(array: &ArrayRef, data_type: &DataType) -> Option<ArrayRef> {
     let (from, to) = (tick(array.data_type())?, tick(data_type)?);
     if from.0 != to.0 && (from.0, &to.0) != (Counts::LocalTimes, &Counts::Dates) {
@@ -91,7 +92,8 @@ fn temporal(array: &ArrayRef, data_type: &DataType) -> Option<ArrayRef> {
     retyped(&numbers(&ticks, &physical(data_type))?, data_type.clone())
 }
 
-/// A date or timestamp that Arrow parses, as an array of length 1; `None` if it is none, or the type holds others.
+/// A date or timestamp that Arrow parses, as an array of length 1; `None` if it is none, or the type holds
+/// others.
 pub(crate) fn parse_instant(text: &str, data_type: &DataType) -> Option<ArrayRef> {
     let zone = match tick(data_type)?.0 {
         Counts::Dates | Counts::LocalTimes => None,

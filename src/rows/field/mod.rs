@@ -1,7 +1,7 @@
 //! Values of carried-through columns: the columns that `--keep` copies from the input to the output.
 //!
-//! Values of Parquet and Arrow inputs keep their Arrow data type, so that a typed output has the same column; values of
-//! other inputs are JSON.
+//! Values of Parquet and Arrow inputs keep their Arrow data type, so that a typed output has the same column;
+//! values of other inputs are JSON.
 
 pub(crate) mod convert;
 
@@ -102,8 +102,9 @@ impl FieldValue {
         }
     }
 
-    /// The value as an array of length 1 of the given type; `None` if the type cannot hold it exactly. Numbers and booleans are also
-    /// held by strings, and strings that [`to_json`] gives for dates and timestamps by those.
+    /// The value as an array of length 1 of the given type; `None` if the type cannot hold it exactly.
+    /// Numbers and booleans are also held by strings, and strings that [`to_json`] gives for dates and
+    /// timestamps by those.
     pub fn array(&self, data_type: &DataType) -> Option<ArrayRef> {
         if self.is_null() {
             return Some(new_null_array(data_type, 1));
@@ -163,9 +164,9 @@ fn buffer_bytes(data: &ArrayData) -> usize {
     own + data.child_data().iter().map(buffer_bytes).sum::<usize>()
 }
 
-/// The data type in which the values of a column are carried through: that of the column, with dictionaries and views
-/// replaced by the type of their values. `None` if Parquet or Arrow output does not support the type: its values are
-/// carried through as JSON.
+/// The data type in which the values of a column are carried through: that of the column, with dictionaries
+/// and views replaced by the type of their values. `None` if Parquet or Arrow output does not support the
+/// type: its values are carried through as JSON.
 pub fn carried_type(data_type: &DataType) -> Option<DataType> {
     map_leaf_types(data_type, &|leaf| match leaf {
         DataType::Dictionary(_, values) => carried_type(values),
@@ -182,8 +183,8 @@ pub fn carried_type(data_type: &DataType) -> Option<DataType> {
     })
 }
 
-/// A data type with each leaf replaced by `map` of it; `None` if `map` returns `None` for one. A leaf is a type that is
-/// not a list, a map or a struct with fields.
+/// A data type with each leaf replaced by `map` of it; `None` if `map` returns `None` for one. A leaf is a
+/// type that is not a list, a map or a struct with fields.
 pub fn map_leaf_types(data_type: &DataType, map: &dyn Fn(&DataType) -> Option<DataType>) -> Option<DataType> {
     let child = |field: &FieldRef| -> Option<FieldRef> {
         let mapped = map_leaf_types(field.data_type(), map)?;
@@ -246,7 +247,8 @@ pub fn to_json(array: &dyn Array, row: usize) -> Result<Value, String> {
             let days = i32::try_from(milliseconds.div_euclid(MILLISECONDS_PER_DAY));
             return to_json(&Date32Array::from(vec![days.map_err(|error| error.to_string())?]), 0);
         }
-        // Arrow formats an instant in its own time zone, and "+00:00" is the only one that needs no time zone database.
+        // Arrow formats an instant in its own time zone, and "+00:00" is the only one that needs no time zone
+        // database.
         DataType::Timestamp(unit, Some(zone)) if **zone != *"+00:00" => {
             let in_utc = DataType::Timestamp(*unit, Some("+00:00".into()));
             let instant =
@@ -278,7 +280,8 @@ fn number_to_json(array: &dyn Array, row: usize, data_type: &DataType) -> Option
     })
 }
 
-/// The values of a run-end encoded array, and the index of that of row `row`; `None` if its run ends are of another type.
+/// The values of a run-end encoded array, and the index of that of row `row`; `None` if its run ends are of
+/// another type.
 fn run_value<R: RunEndIndexType>(array: &dyn Array, row: usize) -> Option<(&ArrayRef, usize)> {
     let runs = array.as_any().downcast_ref::<RunArray<R>>()?;
     Some((runs.values(), runs.get_physical_index(row)))
@@ -313,7 +316,8 @@ pub fn is_uuid(field: &Field) -> bool {
     *field.data_type() == DataType::FixedSizeBinary(16) && name.is_some_and(|name| name == UUID)
 }
 
-/// The UUID in row `row` of an array in its canonical form: 8-4-4-4-12 hexadecimal digits. `None` if it is null.
+/// The UUID in row `row` of an array in its canonical form: 8-4-4-4-12 hexadecimal digits. `None` if it is
+/// null.
 pub fn uuid_text(array: &dyn Array, row: usize) -> Option<String> {
     let bytes = array.as_fixed_size_binary_opt().filter(|array| array.is_valid(row))?.value(row);
     let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();

@@ -59,7 +59,8 @@ fn heads(maps: &AttentionMaps) -> Vec<usize> {
     maps.views.iter().filter_map(index).collect()
 }
 
-/// The shape of the values, `(layers, heads, n, n)`. The mean and the rollout have an axis of length 1 for the heads.
+/// The shape of the values, `(layers, heads, n, n)`. The mean and the rollout have an axis of length 1 for
+/// the heads.
 pub(super) fn shape(maps: &AttentionMaps) -> [usize; 4] {
     let n = maps.ids.len();
     [maps.layers.len(), maps.views.len(), n, n]

@@ -120,7 +120,8 @@ fn warn_about_characters(picture: &figure::Png, console: &Console) {
     ));
 }
 
-/// The model as titles name it: the checkpoint, or the config that replaces that of the checkpoint, and whether its weights are random.
+/// The model as titles name it: the checkpoint, or the config that replaces that of the checkpoint, and
+/// whether its weights are random.
 fn title(options: &AttendOptions, loaded: &Loaded) -> String {
     let config = options.model.config.as_deref().and_then(Path::file_stem);
     let name = match config {

@@ -18,7 +18,8 @@ pub(super) struct Cost {
     pub components: Vec<ComponentParameters>,
     /// The multiply-adds of each part.
     pub work: Vec<Work>,
-    /// Multiply-adds of attention for the pairs of tokens within sliding windows; `None` if no layer has a window.
+    /// Multiply-adds of attention for the pairs of tokens within sliding windows; `None` if no layer has a
+    /// window.
     pub windowed_attention: Option<usize>,
     /// The number of tokens from which on attention takes more multiply-adds than the linear part.
     pub attention_overtakes: Option<usize>,
@@ -69,7 +70,8 @@ impl Cost {
             .fold(0, |total, growth| self.multiply_adds(growth).saturating_add(total))
     }
 
-    /// The letters of all formulas of the encoder, each once. Those of post-pooling modules differ from module to module.
+    /// The letters of all formulas of the encoder, each once. Those of post-pooling modules differ from
+    /// module to module.
     pub(super) fn symbols(&self) -> Vec<Symbol> {
         let formulas = self.components.iter().map(|component| &component.each);
         let mut found: Vec<Symbol> = Vec::new();

@@ -29,7 +29,8 @@ pub struct InspectOptions {
     pub console: Console,
 }
 
-/// Prints the report on a model, as a page or as a JSON object. A model that cannot be run is reported as far as it can be read.
+/// Prints the report on a model, as a page or as a JSON object. A model that cannot be run is reported as far
+/// as it can be read.
 pub fn inspect(options: &InspectOptions) -> Result<()> {
     let examined = examine(&options.model, &options.console)?;
     let cost = Cost::of(&examined, options.tokens.unwrap_or(examined.max_length.tokens))?;

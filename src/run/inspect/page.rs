@@ -158,7 +158,8 @@ pub(super) fn page(
     Ok(page.text)
 }
 
-/// The folder of the model, which is above that of the encoder in models of the first releases of sentence-transformers.
+/// The folder of the model, which is above that of the encoder in models of the first releases of
+/// sentence-transformers.
 fn model_folder(examined: &Examined) -> PathBuf {
     let mut folder = examined.config.path().parent().unwrap_or(Path::new(""));
     for _ in examined.modules.encoder_folder.components() {
@@ -277,7 +278,8 @@ fn vector_lines(examined: &Examined, folder: &Path) -> Vec<(&'static str, String
     lines
 }
 
-/// The kind of the task head, its labels, what scores are, the command for it, and what it costs beside the encoder.
+/// The kind of the task head, its labels, what scores are, the command for it, and what it costs beside the
+/// encoder.
 fn head_lines(head: &ExaminedHead) -> Vec<(&'static str, String)> {
     let shown = head.labels.iter().take(MAX_LABELS).cloned().collect::<Vec<_>>().join(", ");
     let more = match head.labels.len().saturating_sub(MAX_LABELS) {

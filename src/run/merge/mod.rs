@@ -78,7 +78,8 @@ fn join_parts(lock: &OutputLock, inputs: &[PathBuf], parts: &[Part]) -> Result<(
     Ok(())
 }
 
-/// Joins the rows of Parquet or Arrow files. The row groups depend on the rows only, so they are those of a single run.
+/// Joins the rows of Parquet or Arrow files. The row groups depend on the rows only, so they are those of a
+/// single run.
 fn join_rows(
     lock: &OutputLock,
     format: OutputFormat,
@@ -107,8 +108,8 @@ fn join_rows(
     writer.finish()
 }
 
-/// Joins the ledgers beside the inputs, without repeating entries: a record that cannot be read is in the ledger of each run that
-/// appends rows. Without any ledger, an earlier ledger of the output is removed.
+/// Joins the ledgers beside the inputs, without repeating entries: a record that cannot be read is in the
+/// ledger of each run that appends rows. Without any ledger, an earlier ledger of the output is removed.
 pub(super) fn join_ledgers(sidecars: &SidecarPaths, inputs: &[PathBuf]) -> Result<()> {
     let mut ledger = Ledger::open(&sidecars.ledger, &sidecars.output, None)?;
     let mut seen = HashSet::new();

@@ -18,14 +18,16 @@ use crate::vectors::{VectorField, VectorFile};
 const START_BYTES: u64 = 16;
 /// The end of the name of the record of a run, which is hidden beside its output.
 const DONE_SUFFIX: &str = ".done.json";
-/// How the release is called, and the model, which has several names where it was moved. Files with the same weights may differ in these.
+/// How the release is called, and the model, which has several names where it was moved. Files with the same
+/// weights may differ in these.
 const NAMES: [Key; 3] = [Key::Release, Key::Model, Key::Revision];
 
 /// A file to merge.
 pub(super) struct Part {
     name: String,
     format: OutputFormat,
-    /// What the file says about its rows; for formats without metadata, what the record of its run says about the shard.
+    /// What the file says about its rows; for formats without metadata, what the record of its run says about
+    /// the shard.
     metadata: FileMetadata,
     /// The number of chunks of each record, for npy.
     chunks: Option<Vec<u64>>,
@@ -107,7 +109,8 @@ pub(super) fn join_npy_metadata(
     store::manifest::save(&sidecars.meta, &sidecars.output, &meta)
 }
 
-/// Checks that the files belong together, and that shards are complete and in order. Returns their format and the metadata of all rows.
+/// Checks that the files belong together, and that shards are complete and in order. Returns their format and
+/// the metadata of all rows.
 pub(super) fn check(parts: &[Part]) -> Result<(OutputFormat, FileMetadata)> {
     let Some(first) = parts.first() else { bail!("there are no files to merge; name some") };
     let common = |part: &Part| {
@@ -147,8 +150,8 @@ pub(super) fn check(parts: &[Part]) -> Result<(OutputFormat, FileMetadata)> {
     Ok((first.format, metadata))
 }
 
-/// What was not checked of files that are merged, as a warning: where none says that it is a shard, they may be shards all the same if
-/// the records of their runs are gone.
+/// What was not checked of files that are merged, as a warning: where none says that it is a shard, they may
+/// be shards all the same if the records of their runs are gone.
 pub(super) fn unchecked(parts: &[Part]) -> Option<String> {
     let unknown: Vec<&Part> = parts.iter().filter(|part| !part.tells_shard).collect();
     let first = unknown.first()?;

@@ -34,7 +34,8 @@ pub struct RecordOptions {
     pub start: StartMode,
     /// Which records to process.
     pub selection: Selection,
-    /// Add a column with the hash of each record, and write rows only of those that a file does not have yet (`--append`).
+    /// Add a column with the hash of each record, and write rows only of those that a file does not have yet
+    /// (`--append`).
     pub append: Option<Append>,
     /// The directory with rows of earlier runs (`--cache`).
     pub cache: Option<PathBuf>,
@@ -70,7 +71,8 @@ pub enum Input {
 }
 
 impl RecordOptions {
-    /// The file that the rows are appended to, with the files beside it. `None` without `--append`, and without such a file.
+    /// The file that the rows are appended to, with the files beside it. `None` without `--append`, and
+    /// without such a file.
     pub(super) fn appended(&self) -> Result<Option<SidecarPaths>> {
         let file = self.append.as_ref().and_then(|append| append.file.clone());
         Ok(file.map(|file| SidecarPaths::of(&Target::File(file))).transpose()?.flatten())

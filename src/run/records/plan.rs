@@ -88,7 +88,8 @@ fn output_metadata(
     Ok(metadata)
 }
 
-/// The records of the file that the run appends to; no records if there is no file yet. `None` without `--append`.
+/// The records of the file that the run appends to; no records if there is no file yet. `None` without
+/// `--append`.
 fn file_records(options: &RecordOptions) -> Result<Option<FileRecords>> {
     let Some(append) = &options.append else { return Ok(None) };
     let Some(path) = &append.file else { return Ok(Some(FileRecords::default())) };
@@ -121,7 +122,8 @@ fn schema<T: ModelTask>(
     }
 }
 
-/// Whether the digests of the model's files are used: in the manifest, in `--stats`, in the metadata of an Arrow stream, or for a cache.
+/// Whether the digests of the model's files are used: in the manifest, in `--stats`, in the metadata of an
+/// Arrow stream, or for a cache.
 fn needs_digests(options: &RecordOptions, output_is_stream: bool) -> bool {
     let is_in_output = options.stats.is_some() || options.format == OutputFormat::Arrow;
     !output_is_stream || is_in_output || options.cache.is_some()

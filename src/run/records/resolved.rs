@@ -100,7 +100,8 @@ impl ResolvedOptions {
     }
 }
 
-/// The name of the model, the commit of a snapshot in the cache, and the choices that make the weights, beside the files.
+/// The name of the model, the commit of a snapshot in the cache, and the choices that make the weights,
+/// beside the files.
 pub(in crate::run) fn of_model(options: &ModelOptions, loaded: &Loaded) -> ResolvedOptions {
     let mut resolved = ResolvedOptions::default();
     let snapshot = loaded.origin.config.path().parent().and_then(ModelDir::snapshot_of);

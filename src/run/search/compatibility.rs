@@ -1,4 +1,5 @@
-//! Whether the vectors of a file can be compared with those of the queries, from what the file says about itself.
+//! Whether the vectors of a file can be compared with those of the queries, from what the file says about
+//! itself.
 
 use anyhow::{Result, bail};
 
@@ -11,7 +12,8 @@ use crate::sys::console::Console;
 use crate::task::TextEncoder;
 use crate::vectors::VectorFile;
 
-/// Keys of the metadata whose values have to be equal in the files of queries and documents, and `prompt`, whose values may differ.
+/// Keys of the metadata whose values have to be equal in the files of queries and documents, and `prompt`,
+/// whose values may differ.
 const ORIGIN: &[Key] = &[
     Key::WeightsSha256,
     Key::Model,
@@ -143,7 +145,8 @@ pub(super) fn check_model(file: &VectorFile, model: &QueryModel, console: &Conso
     check_prompt(file, model, console)
 }
 
-/// Refuses vectors of queries, unless the user chose the prompt, and warns of a prompt that queries may need, too.
+/// Refuses vectors of queries, unless the user chose the prompt, and warns of a prompt that queries may need,
+/// too.
 fn check_prompt(file: &VectorFile, model: &QueryModel, console: &Console) -> Result<()> {
     let name = file.name();
     let stored_role = file.metadata().get(Key::Role).filter(|_| !model.has_chosen_prompt);

@@ -87,7 +87,8 @@ fn open_rescored(options: &SearchOptions, rescore: &Rescore, file: &VectorFile) 
     Ok(other)
 }
 
-/// Locks the output before the search, and checks that it can be written, and would overwrite neither an input nor an interrupted run.
+/// Locks the output before the search, and checks that it can be written, and would overwrite neither an
+/// input nor an interrupted run.
 fn open_output(options: &SearchOptions) -> Result<UncheckedOutput> {
     let output = OutputLock::acquire(&options.output)?;
     output.sidecars().map_or(Ok(()), refuse_interrupted)?;

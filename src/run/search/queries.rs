@@ -111,7 +111,8 @@ fn similarity(
     }
 }
 
-/// The encoder of the queries, in the role of queries unless the user chose another role or prompt; and whether the user did.
+/// The encoder of the queries, in the role of queries unless the user chose another role or prompt; and
+/// whether the user did.
 fn encoder(options: &SearchOptions, loaded: Loaded) -> Result<(TextEncoder, bool)> {
     let mut vectors = options.query_vectors.clone();
     let has_chosen_prompt = vectors.prompt.is_some() || vectors.role.is_some();

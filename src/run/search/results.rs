@@ -35,7 +35,8 @@ impl ShownColumns {
     /// Finds the columns in the file.
     ///
     /// # Errors
-    /// If the file does not have one, or has several of a name, or one has the name of a column that the search adds: a usage error.
+    /// If the file does not have one, or has several of a name, or one has the name of a column that the
+    /// search adds: a usage error.
     pub(super) fn new(options: &SearchOptions, file: &VectorFile) -> Result<Self> {
         let columns = file.columns();
         let find = |name: &str| columns.iter().position(|column| column.name == name);

@@ -44,7 +44,8 @@ impl NeighbourWeights {
     }
 }
 
-/// Σ wᵢ vᵢ / Σ wᵢ over the neighbours that have a value: the estimator of Nadaraya and Watson. `None` if none has one.
+/// Σ wᵢ vᵢ / Σ wᵢ over the neighbours that have a value: the estimator of Nadaraya and Watson. `None` if none
+/// has one.
 pub(super) fn weighted_mean(weights: &[f64], values: &[Option<f64>]) -> Option<f64> {
     let present =
         || weights.iter().zip(values).filter_map(|(weight, value)| value.map(|value| (*weight, value)));

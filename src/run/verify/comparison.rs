@@ -6,7 +6,8 @@ use crate::neighbours::Similarity;
 
 /// Nearest neighbours of a row that are compared.
 const NEIGHBOURS: usize = 10;
-/// Maximum number of rows whose neighbours are compared: evenly spaced ones, if there are more. All rows are candidates.
+/// Maximum number of rows whose neighbours are compared: evenly spaced ones, if there are more. All rows are
+/// candidates.
 const MAX_QUERIES: usize = 1000;
 /// Relative difference below which two similarities are a tie: that of f32 sums of a different order.
 const TIE: f64 = 1e-6;
@@ -29,12 +30,14 @@ pub(super) struct Comparison {
     pub min_cosine: AtRow,
     /// The mean cosine.
     pub mean_cosine: f64,
-    /// The share of the nearest neighbours that are the same. `None` if every row is a neighbour of every other one.
+    /// The share of the nearest neighbours that are the same. `None` if every row is a neighbour of every
+    /// other one.
     pub neighbours: Option<f64>,
 }
 
 impl Comparison {
-    /// Compares vectors, of which there is at least one. Nearest neighbours are the rows with the greatest similarity.
+    /// Compares vectors, of which there is at least one. Nearest neighbours are the rows with the greatest
+    /// similarity.
     pub(super) fn new(found: &[Vec<f32>], reference: &[Vec<f32>], function: Similarity) -> Self {
         let mut comparison = Comparison {
             max_difference: AtRow { value: 0.0, row: 0 },
@@ -61,8 +64,9 @@ impl Comparison {
     }
 }
 
-/// The mean share of a row's nearest neighbours by `found` that are among its nearest neighbours by `reference`. Rows that are as near
-/// as the last neighbour count as neighbours, so that equal texts do not matter.
+/// The mean share of a row's nearest neighbours by `found` that are among its nearest neighbours by
+/// `reference`. Rows that are as near as the last neighbour count as neighbours, so that equal texts do not
+/// matter.
 fn common_neighbours(found: &[Vec<f32>], reference: &[Vec<f32>], function: Similarity) -> Option<f64> {
     let rows = reference.len();
     if rows <= NEIGHBOURS + 1 {

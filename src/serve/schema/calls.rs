@@ -107,7 +107,8 @@ pub struct ScoredDocument<'a> {
 }
 
 impl Rerank {
-    /// The documents that the answer has, best first; of equal scores, the first in the request. `scores` has one for each document.
+    /// The documents that the answer has, best first; of equal scores, the first in the request. `scores` has
+    /// one for each document.
     pub fn ranked(&self, scores: &[f32]) -> Vec<ScoredDocument<'_>> {
         let documents = self.documents.values.iter().zip(scores).enumerate();
         let mut ranked: Vec<ScoredDocument> = documents
@@ -186,8 +187,8 @@ const MAX_NAMES: usize = 32;
 /// Maximum characters of a name in it.
 const MAX_NAME: usize = 64;
 
-/// The value of the header `x-ignored-fields`: the first 32 names. `None` if no field was ignored. Characters that a header cannot have
-/// are `?`, and of long names it has the beginning.
+/// The value of the header `x-ignored-fields`: the first 32 names. `None` if no field was ignored. Characters
+/// that a header cannot have are `?`, and of long names it has the beginning.
 pub fn ignored_header(ignored: &[String]) -> Option<String> {
     let printable = |c: char| if c.is_ascii_graphic() && c != ',' { c } else { '?' };
     let names = ignored

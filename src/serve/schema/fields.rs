@@ -1,5 +1,5 @@
-//! The body of a request as an object whose fields are taken one by one. Values are slices of the body until they are taken, and what
-//! nobody takes was ignored.
+//! The body of a request as an object whose fields are taken one by one. Values are slices of the body until
+//! they are taken, and what nobody takes was ignored.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -116,7 +116,8 @@ impl<'a> RequestFields<'a> {
         self.model_in("model")
     }
 
-    /// Takes the name of a model from a field, without `:latest`, which Ollama's clients add. An empty name is absent.
+    /// Takes the name of a model from a field, without `:latest`, which Ollama's clients add. An empty name
+    /// is absent.
     pub(super) fn model_in(&mut self, name: &str) -> Result<Option<String>, Fault> {
         let model = self.string(name)?.filter(|model| !model.is_empty());
         Ok(model.map(|model| model.strip_suffix(":latest").map(String::from).unwrap_or(model)))

@@ -36,7 +36,8 @@ pub fn embeddings(body: &[u8]) -> Result<Embed, Fault> {
     })
 }
 
-/// The name of the model that `/api/show` is asked about, under its present or its former field; `None` if there is none.
+/// The name of the model that `/api/show` is asked about, under its present or its former field; `None` if
+/// there is none.
 pub fn show(body: &[u8]) -> Result<Option<String>, Fault> {
     let mut fields = RequestFields::read(body)?;
     let model = fields.model()?;

@@ -1,4 +1,5 @@
-//! OpenAI's embeddings and models: `/v1/embeddings`, `/v1/models`. Extensions: `prompt_name`, `truncate`, and `input_type`, which is the role.
+//! OpenAI's embeddings and models: `/v1/embeddings`, `/v1/models`. Extensions: `prompt_name`, `truncate`, and
+//! `input_type`, which is the role.
 
 use serde::{Serialize, Serializer};
 

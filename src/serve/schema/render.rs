@@ -1,4 +1,5 @@
-//! What the answers of all schemas share. An `f32` is written as in jsonl rows: the fewest digits that read back as the same value.
+//! What the answers of all schemas share. An `f32` is written as in jsonl rows: the fewest digits that read
+//! back as the same value.
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -36,7 +37,8 @@ pub(super) fn element_count(vectors: &[&[f32]]) -> usize {
     vectors.iter().map(|vector| vector.len()).sum()
 }
 
-/// What a request is billed for by OpenAI, Cohere and Jina. An embedding has no tokens beside those of its texts.
+/// What a request is billed for by OpenAI, Cohere and Jina. An embedding has no tokens beside those of its
+/// texts.
 #[derive(Serialize)]
 pub(super) struct Usage {
     prompt_tokens: usize,

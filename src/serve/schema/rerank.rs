@@ -1,4 +1,5 @@
-//! `/rerank`, `/v1/rerank` and `/v2/rerank`: text-embeddings-inference if the request has `texts`, Cohere and Jina if it has `documents`.
+//! `/rerank`, `/v1/rerank` and `/v2/rerank`: text-embeddings-inference if the request has `texts`, Cohere and
+//! Jina if it has `documents`.
 
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
@@ -15,7 +16,8 @@ use crate::task::PromptChoice;
 /// Documents that Cohere counts as one unit.
 const SEARCH_UNIT: usize = 100;
 
-/// The call of a rerank route, and the schema of its answer. `schema` is that of a request with neither `texts` nor `documents`.
+/// The call of a rerank route, and the schema of its answer. `schema` is that of a request with neither
+/// `texts` nor `documents`.
 ///
 /// # Errors
 /// The fault, with the schema in which it is answered.
@@ -61,7 +63,8 @@ fn cohere(mut fields: RequestFields, max_texts: usize) -> Result<Rerank, Fault> 
 /// Maximum names of ignored fields of documents.
 const MAX_IGNORED: usize = 16;
 
-/// The text of a document: a string, or an object with the field `text`. Names of its other fields are added to `ignored` once.
+/// The text of a document: a string, or an object with the field `text`. Names of its other fields are added
+/// to `ignored` once.
 fn document(raw: &RawValue, name: ValueName, ignored: &mut Vec<String>) -> Result<String, Fault> {
     let remedy = r#"send a string, or an object with the field "text""#;
     if !raw.get().starts_with('{') {

@@ -1,5 +1,6 @@
-//! `/tasks/{embed,rerank,classify,tag,fill,answer}`: the commands over texts. A request has `texts` or `pairs`, what they are read for, and
-//! `options` with the names and values of the command line; its answer has the rows of the command's jsonl.
+//! `/tasks/{embed,rerank,classify,tag,fill,answer}`: the commands over texts. A request has `texts` or
+//! `pairs`, what they are read for, and `options` with the names and values of the command line; its answer
+//! has the rows of the command's jsonl.
 
 use super::calls::{OneOrMany, TextAndPair, TextOptions};
 use super::error::Fault;
@@ -173,7 +174,8 @@ fn check_windows(given: &RequestFields, options: &TaskRouteOptions) -> Result<()
     Err(Fault::invalid(name, message))
 }
 
-/// What becomes of long texts, in tasks that take no mean of vectors. A row for each text has to be in an answer, so none is skipped.
+/// What becomes of long texts, in tasks that take no mean of vectors. A row for each text has to be in an
+/// answer, so none is skipped.
 const PAIR_ACTIONS: &[OnLong] = &[OnLong::Truncate, OnLong::Error];
 
 fn text_options(given: &mut RequestFields, on_long: &[OnLong]) -> Result<TextOptions, Fault> {

@@ -1,4 +1,5 @@
-//! Values of the fields of a request: texts, pairs, token ids. Elements are read one by one, and no more than the limit are kept.
+//! Values of the fields of a request: texts, pairs, token ids. Elements are read one by one, and no more than
+//! the limit are kept.
 
 use std::fmt;
 
@@ -112,8 +113,8 @@ pub(super) fn text_list(raw: &RawValue, field: &str, max: usize) -> Result<OneOr
     Ok(OneOrMany { values, is_list: true, field: field.into() })
 }
 
-/// The texts or pairs of a field as text-embeddings-inference reads them: `"text"`, `["text"]` and `["text", "pair"]` are one,
-/// `[["text"], ["text", "pair"]]` are several.
+/// The texts or pairs of a field as text-embeddings-inference reads them: `"text"`, `["text"]` and
+/// `["text", "pair"]` are one, `[["text"], ["text", "pair"]]` are several.
 pub(super) fn texts_or_pairs(
     raw: &RawValue,
     field: &str,

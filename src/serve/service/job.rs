@@ -13,7 +13,8 @@ pub(in crate::serve) struct Job<'a> {
     pub(super) call: Call,
     /// Bytes of what a row holds, or of what it holds for one token or mask.
     pub(super) row_bytes: usize,
-    /// Tokens that the windows of a text over the limit share. `None`: it has one window, whose other tokens are truncated.
+    /// Tokens that the windows of a text over the limit share. `None`: it has one window, whose other tokens
+    /// are truncated.
     pub(super) stride: Option<usize>,
     /// What messages call the texts.
     pub(super) names: Names,
@@ -25,7 +26,8 @@ pub(in crate::serve) struct Job<'a> {
 const BYTES_PER_ELEMENT: usize = 4 + 13;
 
 impl Job<'_> {
-    /// An estimate of the memory in which whole texts are tokenized, in bytes. Other texts are tokenized in pieces.
+    /// An estimate of the memory in which whole texts are tokenized, in bytes. Other texts are tokenized in
+    /// pieces.
     pub(in crate::serve) fn tokenizer_bytes(&self) -> u64 {
         let is_aligned = matches!(self.model.kind, Kind::Tagger(_) | Kind::Answerer(_));
         let is_whole = |input: &&OwnedInput| is_aligned || input.on_long == Some(OnLong::Mean);

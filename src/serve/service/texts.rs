@@ -22,7 +22,8 @@ impl Texts {
         self.texts.iter().map(|text| text.tokens).sum()
     }
 
-    /// The texts that were truncated, by their index in the request. A query has the index after those of the documents.
+    /// The texts that were truncated, by their index in the request. A query has the index after those of the
+    /// documents.
     pub(in crate::serve) fn truncated(&self) -> Vec<Truncated> {
         let of_text = |(index, text): (usize, &EncodedText)| {
             let index = index.checked_sub(self.offset).unwrap_or(self.texts.len() - self.offset);
@@ -32,7 +33,8 @@ impl Texts {
         self.texts.iter().enumerate().filter_map(of_text).collect()
     }
 
-    /// The rows of a command as a JSON array: of the best labels `top_k` only, and with `ranked` the best rows only, sorted; 0: all.
+    /// The rows of a command as a JSON array: of the best labels `top_k` only, and with `ranked` the best
+    /// rows only, sorted; 0: all.
     pub(in crate::serve) fn write_rows(
         &self,
         content: &ContentType,

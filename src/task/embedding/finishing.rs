@@ -1,4 +1,5 @@
-//! What becomes of a vector after the model's modules: truncation and normalization, as the options of its row ask for.
+//! What becomes of a vector after the model's modules: truncation and normalization, as the options of its
+//! row ask for.
 
 use super::VectorOptions;
 use crate::engine::{RowOptionError, RowOptions};
@@ -23,7 +24,8 @@ pub(super) struct Finishing {
 type Steps = [Option<VectorStep>; 3];
 
 impl Finishing {
-    /// Takes a normalization at the end of `modules`, whose vectors have `inputs` dimensions, which then is a step.
+    /// Takes a normalization at the end of `modules`, whose vectors have `inputs` dimensions, which then is a
+    /// step.
     pub(super) fn new(
         modules: &mut Vec<PostPooling>,
         inputs: usize,

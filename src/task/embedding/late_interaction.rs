@@ -1,5 +1,5 @@
-//! What a multi-vector model does beside its modules: the length and the expansion of a text by its role, the tokens without a vector, and
-//! token pooling.
+//! What a multi-vector model does beside its modules: the length and the expansion of a text by its role, the
+//! tokens without a vector, and token pooling.
 
 use anyhow::{Result, bail};
 
@@ -28,7 +28,8 @@ impl LateInteraction {
     /// Resolves the options against the model, for documents unless they say otherwise.
     ///
     /// # Errors
-    /// If the model has no token for the expansion of queries, or an option does not apply to multi-vector models: a usage error.
+    /// If the model has no token for the expansion of queries, or an option does not apply to multi-vector
+    /// models: a usage error.
     pub(super) fn new(loaded: &Loaded, config: &MultiVector, options: &VectorOptions) -> Result<Self> {
         if options.on_long == OnLong::Mean {
             bail!(UsageError(
@@ -96,7 +97,8 @@ impl LateInteraction {
         tokens.unattended_tokens = if expansion.attend { 0 } else { added };
     }
 
-    /// The vectors of a text, concatenated: those of the tokens `ids`, `(ids.len(), dimensions)`, without those on the skiplist, pooled.
+    /// The vectors of a text, concatenated: those of the tokens `ids`, `(ids.len(), dimensions)`, without
+    /// those on the skiplist, pooled.
     pub(super) fn select<'a>(
         &self,
         role: Role,
@@ -140,7 +142,8 @@ fn expansion_token(loaded: &Loaded, expansion: &QueryExpansion) -> Result<u32> {
     }
 }
 
-/// The maximum tokens of a text of this role: `--max-length`, else the model's own, at most the number of positions that have a table.
+/// The maximum tokens of a text of this role: `--max-length`, else the model's own, at most the number of
+/// positions that have a table.
 fn max_length(loaded: &Loaded, config: &MultiVector, role: Role) -> Result<usize> {
     let (limit, positions) = (&loaded.max_length, loaded.encoders[0].spec().position_limit());
     if limit.file.is_none() {

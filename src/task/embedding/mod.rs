@@ -1,4 +1,5 @@
-//! Embedding: one vector per text, per chunk or per token. Tokenize, encode, pool, apply the post-pooling modules, convert.
+//! Embedding: one vector per text, per chunk or per token. Tokenize, encode, pool, apply the post-pooling
+//! modules, convert.
 
 mod finishing;
 mod late_interaction;
@@ -173,8 +174,9 @@ impl Embedder {
         Ok(vectors.collect())
     }
 
-    /// The vectors of texts of one role, the first `prompt_tokens` tokens of which are not pooled: one per text, per chunk or per token, in
-    /// order, after the post-pooling modules. Those of a multi-vector model are finished, and concatenated per text or chunk.
+    /// The vectors of texts of one role, the first `prompt_tokens` tokens of which are not pooled: one per
+    /// text, per chunk or per token, in order, after the post-pooling modules. Those of a multi-vector model
+    /// are finished, and concatenated per text or chunk.
     fn vectors(
         &self,
         texts: &[TokenizedText],
@@ -186,7 +188,8 @@ impl Embedder {
         let encoder = self.model.encoder(worker);
         let sequences: Vec<&Sequence> = texts.iter().flat_map(|text| &text.sequences).collect();
         let pooled = self.pooled(&sequences, prompt_tokens, batch_tokens, encoder)?;
-        // With chunks, every pooled vector is a row. Otherwise the vectors of a text's sequences are averaged.
+        // With chunks, every pooled vector is a row. Otherwise the vectors of a text's sequences are
+        // averaged.
         let counts: Vec<usize> = match self.chunking {
             Some(_) => texts.iter().flat_map(|text| text.chunks()).map(|_| 1).collect(),
             None => texts.iter().map(|text| text.sequences.len()).collect(),
@@ -375,7 +378,8 @@ fn span(chunk: &Chunk) -> Span {
     Span { chunk: chunk.index, start: chunk.characters.start, end: chunk.characters.end }
 }
 
-/// The pooled tokens of each chunk in a batch. `prompt_tokens` of each sequence are excluded; a chunk with no other tokens keeps its last one.
+/// The pooled tokens of each chunk in a batch. `prompt_tokens` of each sequence are excluded; a chunk with no
+/// other tokens keeps its last one.
 fn pooled_spans(sequences: &[&Sequence], cu_seqlens: &[usize], prompt_tokens: usize) -> Vec<Range<usize>> {
     let sequences = sequences.iter().zip(cu_seqlens);
     let spans = sequences.flat_map(|(sequence, offset)| {

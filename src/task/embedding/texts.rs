@@ -22,12 +22,13 @@ pub struct EmbeddedTexts {
 }
 
 impl EmbeddedTexts {
-    /// Embeds texts that are in memory. The vectors have the same bits as those of `sconce embed`, for which the order and the number
-    /// of texts do not matter.
+    /// Embeds texts that are in memory. The vectors have the same bits as those of `sconce embed`, for which
+    /// the order and the number of texts do not matter.
     ///
     /// # Errors
-    /// [`TextError`] for the first text that cannot be tokenized, is too long (unless the encoder truncates or averages), or has a vector
-    /// with NaN or infinite values. A usage error if the encoder has rows for chunks, or for tokens that belong to no multi-vector model.
+    /// [`TextError`] for the first text that cannot be tokenized, is too long (unless the encoder truncates
+    /// or averages), or has a vector with NaN or infinite values. A usage error if the encoder has rows for
+    /// chunks, or for tokens that belong to no multi-vector model.
     pub fn embed(engine: &Engine<TextEncoder>, texts: &[TaskInput]) -> Result<Self> {
         if let TextEncoder::Dense(encoder) = &**engine.task()
             && (encoder.pooling == Pooling::None || encoder.chunking.is_some())

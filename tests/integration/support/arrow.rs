@@ -1,4 +1,5 @@
-//! What a reader of Sconce's outputs uses of the crate `arrow`, by its names, from the crates that Sconce has anyway.
+//! What a reader of Sconce's outputs uses of the crate `arrow`, by its names, from the crates that Sconce has
+//! anyway.
 
 pub use {arrow_buffer as buffer, arrow_ipc as ipc};
 

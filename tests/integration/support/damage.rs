@@ -1,6 +1,7 @@
-//! Runs fuzz targets on damaged files, without cargo-fuzz. A case is a seed of a random number generator, so its damage is the
-//! same in every run. `SCONCE_FUZZ_CASES` sets the number of cases, `SCONCE_FUZZ_SEED` the first one; with
-//! `SCONCE_FUZZ_CORPUS=DIR`, the intact files are written to `DIR/TARGET/`, where cargo-fuzz reads its corpus.
+//! Runs fuzz targets on damaged files, without cargo-fuzz. A case is a seed of a random number generator, so
+//! its damage is the same in every run. `SCONCE_FUZZ_CASES` sets the number of cases, `SCONCE_FUZZ_SEED` the
+//! first one; with `SCONCE_FUZZ_CORPUS=DIR`, the intact files are written to `DIR/TARGET/`, where cargo-fuzz
+//! reads its corpus.
 
 use std::env;
 use std::fs;
@@ -54,7 +55,8 @@ pub fn run_case<T>(what: &str, case: u64, run: impl FnOnce(&mut ChaCha8Rng) -> T
     })
 }
 
-/// Runs the fuzz target `name` on `seeds`, one of which must be accepted, and on `default` cases of `damage` to them.
+/// Runs the fuzz target `name` on `seeds`, one of which must be accepted, and on `default` cases of `damage`
+/// to them.
 pub fn fuzz(
     name: &str,
     seeds: &[Vec<u8>],
@@ -154,10 +156,11 @@ pub fn damaged(rng: &mut ChaCha8Rng, seeds: &[Vec<u8>]) -> Vec<u8> {
     bytes
 }
 
-/// Parquet files that lead the `parquet` crate to abort the process or to panic, and others without a footer; each with its fault, as a
-/// clause.
+/// Parquet files that lead the `parquet` crate to abort the process or to panic, and others without a footer;
+/// each with its fault, as a clause.
 pub fn malformed_parquet() -> Vec<(Vec<u8>, &'static str)> {
-    // A footer whose first schema element declares 2³¹ − 1 children, and one whose schema is 10,000 levels deep.
+    // A footer whose first schema element declares 2³¹ − 1 children, and one whose schema is 10,000 levels
+    // deep.
     let column = |children: &[u8]| [&[0x48, 1, b'a', 0x15][..], children, &[0x00]].concat();
     let footer = |columns: Vec<Vec<u8>>| {
         let mut schema =

@@ -1,8 +1,9 @@
-//! The fuzz targets: one function per parser, which parses bytes through the public API and panics only on a defect. A refused
-//! input is no defect; a panic, or an error message that is not one line or does not name the file, is one.
+//! The fuzz targets: one function per parser, which parses bytes through the public API and panics only on a
+//! defect. A refused input is no defect; a panic, or an error message that is not one line or does not name
+//! the file, is one.
 //!
-//! `tests/integration/fuzz_input.rs` and `fuzz_model.rs` run all targets on damaged files; cargo-fuzz runs one at a time (`tests/fuzz/`,
-//! which includes this file, so nothing here depends on the rest of the tests).
+//! `tests/integration/fuzz_input.rs` and `fuzz_model.rs` run all targets on damaged files; cargo-fuzz runs
+//! one at a time (`tests/fuzz/`, which includes this file, so nothing here depends on the rest of the tests).
 
 use std::fmt::Display;
 use std::fs;
@@ -67,8 +68,8 @@ fn scratch() -> tempfile::TempDir {
     tempfile::tempdir().expect("a temporary folder")
 }
 
-/// Asserts that a message is one line and not that of a panic. `bytes` is the file that it is about: a message may quote its
-/// strings, and their line breaks are escaped when it is printed.
+/// Asserts that a message is one line and not that of a panic. `bytes` is the file that it is about: a
+/// message may quote its strings, and their line breaks are escaped when it is printed.
 #[track_caller]
 pub fn check_sentence(message: &str, bytes: &[u8]) {
     assert!(!message.is_empty());
@@ -167,7 +168,8 @@ fn zstd(bytes: &[u8]) -> bool {
     read_compressed("zst", bytes)
 }
 
-/// Reads compressed bytes as each of the formats that can be compressed; true if one of them accepts the bytes.
+/// Reads compressed bytes as each of the formats that can be compressed; true if one of them accepts the
+/// bytes.
 fn read_compressed(extension: &str, bytes: &[u8]) -> bool {
     let formats = ["txt", "text", "jsonl", "csv", "tsv", "arrow"];
     formats
@@ -189,7 +191,8 @@ fn read_input(name: &str, bytes: &[u8]) -> bool {
     read_entries(&path, Vec::new())
 }
 
-/// Reads the entries of an input up to its end or an error. True if there was no error, and at least one record.
+/// Reads the entries of an input up to its end or an error. True if there was no error, and at least one
+/// record.
 fn read_entries(path: &Path, keep: Vec<KeptName>) -> bool {
     let is_file_per_text = path.to_string_lossy().contains("case.text");
     let fields = Fields { keep, ..Fields::default() };
@@ -403,7 +406,8 @@ fn shard(names: &[&str]) -> Vec<u8> {
     [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &vec![0; 4 * names.len()]].concat()
 }
 
-/// `model.safetensors.index.json`, beside the shards `first.safetensors` with tensors `a` and `b` and `second.safetensors` with `c`.
+/// `model.safetensors.index.json`, beside the shards `first.safetensors` with tensors `a` and `b` and
+/// `second.safetensors` with `c`.
 fn safetensors_index(bytes: &[u8]) -> bool {
     let folder = scratch();
     let index = folder.path().join("model.safetensors.index.json");
@@ -563,7 +567,8 @@ fn chat_template(bytes: &[u8]) -> bool {
     true
 }
 
-/// `tokenizer.json`. One whose regular expression backtracks can take very long: see `sconce::text::tokenizer`.
+/// `tokenizer.json`. One whose regular expression backtracks can take very long: see
+/// `sconce::text::tokenizer`.
 fn tokenizer_json(bytes: &[u8]) -> bool {
     read_tokenizer(COMPLETE_TOKENIZER, "tokenizer.json", bytes)
 }
@@ -627,7 +632,8 @@ fn resume(beside: &SidecarPaths, identity: RunIdentity) -> Result<EarlierRun, St
     }
 }
 
-/// The manifest of an interrupted run: it is refused, or resumed by a run with its identity and saved again unchanged.
+/// The manifest of an interrupted run: it is refused, or resumed by a run with its identity and saved again
+/// unchanged.
 fn manifest(bytes: &[u8]) -> bool {
     let folder = scratch();
     let beside = sidecars(folder.path());
@@ -659,7 +665,8 @@ fn completed_run(bytes: &[u8]) -> bool {
     true
 }
 
-/// The ledger of a finished run, which the next run may replace, and that of an interrupted run, which it continues.
+/// The ledger of a finished run, which the next run may replace, and that of an interrupted run, which it
+/// continues.
 fn ledger(bytes: &[u8]) -> bool {
     let folder = scratch();
     let beside = sidecars(folder.path());

@@ -100,7 +100,8 @@ pub fn copy_folder(from: &Path, to: &Path) {
     }
 }
 
-/// The built command, shielded from the environment of whoever runs the tests, but for the instruction set that they choose.
+/// The built command, shielded from the environment of whoever runs the tests, but for the instruction set
+/// that they choose.
 pub fn sconce() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sconce"));
     for (name, _) in std::env::vars_os() {
@@ -208,7 +209,8 @@ pub fn assert_fails(output: &Output, code: i32, parts: &[&str]) {
     }
 }
 
-/// Lets a command find the real model: the cache of whoever runs the tests, filled by `scripts/fetch_model.sh`.
+/// Lets a command find the real model: the cache of whoever runs the tests, filled by
+/// `scripts/fetch_model.sh`.
 pub fn real_model(command: &mut Command) {
     command.env_remove("HF_HOME");
     for name in ["HF_HOME", "HF_HUB_CACHE"] {
@@ -230,8 +232,8 @@ pub struct KilledRun<'a> {
     pub changed: (&'a [&'a str], &'a [&'a str]),
 }
 
-/// Checks that a killed run goes on where it was, and only with the same options: output and ledger have the bytes of an uninterrupted
-/// run.
+/// Checks that a killed run goes on where it was, and only with the same options: output and ledger have the
+/// bytes of an uninterrupted run.
 pub fn assert_resumes(run: &KilledRun) {
     let folder = tempfile::tempdir().unwrap();
     for format in run.formats {

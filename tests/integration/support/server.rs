@@ -161,8 +161,8 @@ impl Drop for Hub {
     }
 }
 
-/// Starts a server on localhost that passes encrypted requests on to a hub; returns its URL. Its certificate is signed by
-/// `tests/fixtures/tls/ca.pem`.
+/// Starts a server on localhost that passes encrypted requests on to a hub; returns its URL. Its certificate
+/// is signed by `tests/fixtures/tls/ca.pem`.
 pub fn encrypted(hub: &Hub) -> String {
     let folder = fixture("tls");
     let chain = CertificateDer::pem_file_iter(folder.join("server.pem")).expect("a file");

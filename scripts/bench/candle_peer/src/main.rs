@@ -1,6 +1,7 @@
-//! `candle_peer MODEL_DIR MAX_LENGTH BATCH`: loads the BERT of candle-transformers in f32 and prints its version as a line of JSON.
-//! Each line of standard input is the path of a text file, one text per line, optionally followed by a tab and the path of a .npy
-//! file for the vectors, which are mean-pooled and normalised. For each it prints `{"seconds": …}`.
+//! `candle_peer MODEL_DIR MAX_LENGTH BATCH`: loads the BERT of candle-transformers in f32 and prints its
+//! version as a line of JSON. Each line of standard input is the path of a text file, one text per line,
+//! optionally followed by a tab and the path of a .npy file for the vectors, which are mean-pooled and
+//! normalised. For each it prints `{"seconds": …}`.
 
 use std::io::BufRead;
 use std::path::Path;

@@ -39,8 +39,8 @@ struct Batch {
     rows: usize,
 }
 
-/// Reads the metadata of all record batches of a regular file, and its dictionaries. `name` is the file in messages, and `remedy` what to
-/// do if it is malformed, as a clause.
+/// Reads the metadata of all record batches of a regular file, and its dictionaries. `name` is the file in
+/// messages, and `remedy` what to do if it is malformed, as a clause.
 pub fn open(name: &str, file: File, remedy: &'static str) -> Result<ArrowBatches> {
     let opened = catch_panic(|| ArrowBatches::read_metadata(name.into(), file, remedy));
     let opened = opened.unwrap_or_else(|| Err("its metadata is damaged".into()));

@@ -1,8 +1,9 @@
 //! Messages of an IPC file, in the order of the footer.
 //!
-//! Some writers, polars among them, write files whose messages cannot be read without the footer. The reader of the
-//! `arrow` crate allocates the lengths that the footer and its blocks declare, and reads bodies whole. This one checks
-//! each offset and length against the size of the file, and reads the parts of a body that are needed.
+//! Some writers, polars among them, write files whose messages cannot be read without the footer. The reader
+//! of the `arrow` crate allocates the lengths that the footer and its blocks declare, and reads bodies whole.
+//! This one checks each offset and length against the size of the file, and reads the parts of a body that
+//! are needed.
 
 use std::fs::File;
 use std::ops::Range;
@@ -80,7 +81,8 @@ impl MessageFile {
         }
         let mut metadata = vec![0; metadata_length as usize];
         read_exact_at(&self.file, &mut metadata, start)?;
-        // The length of the metadata comes first: four bytes, after four of a marker since version 0.15 of the format.
+        // The length of the metadata comes first: four bytes, after four of a marker since version 0.15 of
+        // the format.
         let prefix = if metadata.starts_with(&[0xff; 4]) { 8 } else { 4 };
         let metadata = metadata.get(prefix..).ok_or(MALFORMED)?.to_vec();
         self.body = start + metadata_length..end;

@@ -30,8 +30,8 @@ pub(super) fn decode(metadata: &[u8]) -> Result<ipc::Message<'_>, String> {
 /// Decodes a schema.
 ///
 /// # Errors
-/// If it is malformed, or its byte order is not that of this machine, which `try_fb_to_schema` does not check: the
-/// reason is a clause.
+/// If it is malformed, or its byte order is not that of this machine, which `try_fb_to_schema` does not
+/// check: the reason is a clause.
 pub(super) fn schema(schema: ipc::Schema<'_>) -> Result<Schema, String> {
     if !schema.endianness().equals_to_target_endianness() {
         return Err("its byte order is not that of this machine".into());

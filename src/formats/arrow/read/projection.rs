@@ -1,7 +1,8 @@
 //! Projection of message bodies: only the buffers of the columns that are needed are read.
 //!
-//! The buffers of these columns are read into a compact body, one after another. In the metadata of the message, their
-//! offsets are replaced by those in the compact body, and all other buffers become empty. The `arrow` crate skips their columns.
+//! The buffers of these columns are read into a compact body, one after another. In the metadata of the
+//! message, their offsets are replaced by those in the compact body, and all other buffers become empty. The
+//! `arrow` crate skips their columns.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -28,9 +29,11 @@ pub(super) struct BodyProjection {
 }
 
 impl BodyProjection {
-    /// The parts of a body of `body_length` bytes that belong to the columns for whose index `is_read` is true.
+    /// The parts of a body of `body_length` bytes that belong to the columns for whose index `is_read` is
+    /// true.
     ///
-    /// `metadata` is the metadata of the message, and `batch` the record batch decoded from it, with these columns.
+    /// `metadata` is the metadata of the message, and `batch` the record batch decoded from it, with these
+    /// columns.
     pub(super) fn new(
         metadata: &[u8],
         batch: &RecordBatch,
@@ -66,7 +69,8 @@ impl BodyProjection {
     /// Reads the compact body: `read` fills a part of it from this offset of the whole body on.
     ///
     /// # Errors
-    /// If it, or its buffers when they are decompressed, would take more than `max_bytes` bytes together with `held` others.
+    /// If it, or its buffers when they are decompressed, would take more than `max_bytes` bytes together with
+    /// `held` others.
     pub(super) fn read_body(
         &self,
         held: u64,
@@ -94,7 +98,8 @@ impl BodyProjection {
         metadata
     }
 
-    /// Bytes that the buffers of a compact body take once they are decompressed; 0 if they are not compressed.
+    /// Bytes that the buffers of a compact body take once they are decompressed; 0 if they are not
+    /// compressed.
     fn decompressed_bytes(&self, body: &Buffer) -> u64 {
         if !self.is_compressed {
             return 0;
@@ -127,8 +132,8 @@ fn aligned_length(range: &Range<u64>) -> u64 {
     (range.end - range.start).next_multiple_of(ALIGNMENT)
 }
 
-/// Buffers of a body as ranges of the compact body, which has the aligned `ranges` one after another. Each buffer is
-/// inside of one of the ranges, or empty.
+/// Buffers of a body as ranges of the compact body, which has the aligned `ranges` one after another. Each
+/// buffer is inside of one of the ranges, or empty.
 fn compact(buffers: &[Range<u64>], ranges: &[Range<u64>]) -> Vec<Range<u64>> {
     let mut starts = Vec::with_capacity(ranges.len());
     let mut next = 0;

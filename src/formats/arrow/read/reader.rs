@@ -43,7 +43,8 @@ enum Messages<'a> {
 }
 
 impl<'a> Messages<'a> {
-    /// Opens an input, and reads its schema: a `file`, a path and its size in bytes, by its footer; anything else from its start.
+    /// Opens an input, and reads its schema: a `file`, a path and its size in bytes, by its footer; anything
+    /// else from its start.
     fn open(
         reader: Box<dyn BufRead + Send + 'a>,
         file: Option<(&Path, u64)>,
@@ -84,7 +85,8 @@ impl<'a> Messages<'a> {
         }
     }
 
-    /// Fills `part` with the body of the last message from offset `start` on. Offsets ascend from call to call.
+    /// Fills `part` with the body of the last message from offset `start` on. Offsets ascend from call to
+    /// call.
     fn read_body(&mut self, start: u64, part: &mut [u8]) -> Result<(), ReadError> {
         match self {
             Messages::Stream(stream) => stream.read_body(start, part),
@@ -107,8 +109,8 @@ fn first_schema(message: &Message) -> Result<Schema, String> {
 }
 
 impl<'a> ArrowReader<'a> {
-    /// Reads the schema of an input. If it is an uncompressed regular file, `file` has its path and its size in bytes, and it is read by
-    /// its footer. All columns are read, in batches of at most `max_bytes` bytes.
+    /// Reads the schema of an input. If it is an uncompressed regular file, `file` has its path and its size
+    /// in bytes, and it is read by its footer. All columns are read, in batches of at most `max_bytes` bytes.
     pub fn open(
         reader: Box<dyn BufRead + Send + 'a>,
         file: Option<(&Path, u64)>,
@@ -131,7 +133,8 @@ impl<'a> ArrowReader<'a> {
         &self.schema
     }
 
-    /// Whether the record batches come through a stream, so that reading the next one may wait for the writer.
+    /// Whether the record batches come through a stream, so that reading the next one may wait for the
+    /// writer.
     pub fn is_stream(&self) -> bool {
         matches!(self.messages, Messages::Stream(_))
     }
@@ -151,7 +154,8 @@ impl<'a> ArrowReader<'a> {
         loop {
             self.batch_start = self.messages.bytes_read();
             let Some(message) = self.messages.next()? else { return Ok(None) };
-            // The `arrow` crate panics on buffers whose length is not a multiple of the size of their elements.
+            // The `arrow` crate panics on buffers whose length is not a multiple of the size of their
+            // elements.
             let read = catch_panic(|| self.read_message(message));
             let batch = read.unwrap_or_else(|| Err("the next record batch is damaged".into()))?;
             if batch.is_some() {
@@ -198,7 +202,8 @@ impl<'a> ArrowReader<'a> {
         read_dictionary(&body, dictionary, &self.schema, &mut self.dictionaries, &version).map_err(malformed)
     }
 
-    /// Reads the compact body of the last message, if that and its decompressed buffers are within the memory limit.
+    /// Reads the compact body of the last message, if that and its decompressed buffers are within the memory
+    /// limit.
     fn read_body(&mut self, projection: &BodyProjection) -> Result<Buffer, ReadError> {
         let held = self.dictionaries.values().map(|values| values.get_buffer_memory_size() as u64).sum();
         projection.read_body(held, self.max_bytes, |start, part| self.messages.read_body(start, part))

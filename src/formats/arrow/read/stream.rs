@@ -1,7 +1,7 @@
 //! Messages of an IPC stream, or of an IPC file that is read through a pipe, in the order of the input.
 //!
-//! The readers of the `arrow` crate read the body of a message whole. This one reads the parts of it that are needed,
-//! in ascending order, and skips the others.
+//! The readers of the `arrow` crate read the body of a message whole. This one reads the parts of it that are
+//! needed, in ascending order, and skips the others.
 
 use std::io::{self, BufRead, ErrorKind, Read};
 use std::mem;
@@ -9,7 +9,8 @@ use std::mem;
 use super::message::{MAGIC, Message, decode};
 use crate::formats::error::ReadError;
 
-/// Maximum length of the metadata of a message, in bytes. An input in another format may start with any length.
+/// Maximum length of the metadata of a message, in bytes. An input in another format may start with any
+/// length.
 const MAX_METADATA_BYTES: u32 = 64 << 20;
 /// The marker before the length of the metadata, since version 0.15 of the format.
 const CONTINUATION: [u8; 4] = [0xff; 4];
@@ -24,7 +25,8 @@ pub(super) struct MessageStream<'a> {
     /// Whether the input is an IPC file: a footer follows its messages.
     is_file: bool,
     bytes_read: u64,
-    /// The length of the body of the last message, and the number of its bytes that have been read or skipped.
+    /// The length of the body of the last message, and the number of its bytes that have been read or
+    /// skipped.
     body: (u64, u64),
 }
 
@@ -47,8 +49,8 @@ impl<'a> MessageStream<'a> {
         self.bytes_read
     }
 
-    /// The next `length` bytes, or fewer at the end of the input. Memory grows with the bytes that there are, not with
-    /// `length`.
+    /// The next `length` bytes, or fewer at the end of the input. Memory grows with the bytes that there are,
+    /// not with `length`.
     fn take(&mut self, length: u64) -> io::Result<Vec<u8>> {
         let mut taken = mem::take(&mut self.peeked);
         self.peeked = taken.split_off(taken.len().min(length as usize));
@@ -83,7 +85,8 @@ impl<'a> MessageStream<'a> {
         Ok(())
     }
 
-    /// Fills `part` with the body of the last message from offset `start` on. Offsets ascend from call to call.
+    /// Fills `part` with the body of the last message from offset `start` on. Offsets ascend from call to
+    /// call.
     pub(super) fn read_body(&mut self, start: u64, part: &mut [u8]) -> Result<(), ReadError> {
         self.skip_body(start)?;
         let peeked = self.peeked.len().min(part.len());
@@ -99,7 +102,8 @@ impl<'a> MessageStream<'a> {
         Ok(())
     }
 
-    /// Reads the metadata of the next message; `None` at the end. A stream may end without an end-of-stream marker.
+    /// Reads the metadata of the next message; `None` at the end. A stream may end without an end-of-stream
+    /// marker.
     ///
     /// # Errors
     /// If reading fails, or the next bytes are not a message.

@@ -1,8 +1,8 @@
 //! Checks of Parquet metadata that protect the process from the `parquet` crate.
 //!
-//! In version 60.1 the crate allocates a vector for as many children as a schema element declares: 2³¹ − 1 of them take
-//! 16 GiB, and if there is no memory for them, the process aborts. It also recurses once per level of the schema: 5,000
-//! levels overflow the stack of a thread. Neither can be caught.
+//! In version 60.1 the crate allocates a vector for as many children as a schema element declares: 2³¹ − 1 of
+//! them take 16 GiB, and if there is no memory for them, the process aborts. It also recurses once per level
+//! of the schema: 5,000 levels overflow the stack of a thread. Neither can be caught.
 
 use std::fs::File;
 
@@ -80,7 +80,8 @@ fn check_schema(children: &[i64]) -> Result<(), String> {
     Ok(())
 }
 
-/// The number of children of each schema element in a `FileMetaData` struct; `None` if the struct is malformed.
+/// The number of children of each schema element in a `FileMetaData` struct; `None` if the struct is
+/// malformed.
 fn schema_children(metadata: &[u8]) -> Option<Vec<i64>> {
     let mut all = Vec::new();
     ThriftDecoder::new(metadata).read_struct(|decoder, id, field_type| {

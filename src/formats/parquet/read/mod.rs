@@ -31,7 +31,8 @@ use crate::sys::catch_panic::catch_panic;
 /// Single rows that are decoded at a time.
 const SINGLE_ROWS: usize = 1024;
 
-/// Opens a regular file and reads its footer. `name` is the file in messages, and `remedy` what to do if it is malformed, as a clause.
+/// Opens a regular file and reads its footer. `name` is the file in messages, and `remedy` what to do if it
+/// is malformed, as a clause.
 pub fn open(name: &str, file: File, remedy: &'static str) -> Result<ParquetSource> {
     let read = || {
         let size = file.metadata()?.len();
@@ -64,7 +65,8 @@ impl ParquetSource {
         ParquetSource { max_bytes, ..self }
     }
 
-    /// The Arrow schema of the file, in which columns of UUIDs have the extension type of UUIDs, also without an Arrow schema of the writer.
+    /// The Arrow schema of the file, in which columns of UUIDs have the extension type of UUIDs, also without
+    /// an Arrow schema of the writer.
     pub fn schema_with_uuids(&self) -> Schema {
         uuid::with_uuids(self.schema(), self.footer().file_metadata().schema_descr().root_schema())
     }
@@ -117,7 +119,8 @@ impl ParquetSource {
         Ok((pages, catch(|| builder.build())?))
     }
 
-    /// These batches, and then an error if they do not have the `declared` number of rows: `reason` says it of the number that they have.
+    /// These batches, and then an error if they do not have the `declared` number of rows: `reason` says it
+    /// of the number that they have.
     fn complete<'a>(
         &'a self,
         mut batches: ParquetBatches,
@@ -150,8 +153,9 @@ impl ParquetSource {
         ProjectionMask::roots(schema, columns.iter().copied())
     }
 
-    /// The number of rows to decode at a time so that these columns take at most `max_bytes` bytes, but at least one row and at most
-    /// `max_rows`: each row may repeat the longest string of a dictionary, however small it is in the file.
+    /// The number of rows to decode at a time so that these columns take at most `max_bytes` bytes, but at
+    /// least one row and at most `max_rows`: each row may repeat the longest string of a dictionary, however
+    /// small it is in the file.
     pub fn batch_rows(&self, columns: &[usize], max_rows: usize, max_bytes: u64) -> usize {
         let (mask, max_rows) = (self.mask(columns), max_rows as u64);
         let mut rows = max_rows;
@@ -299,8 +303,8 @@ impl Iterator for ParquetBatches {
     }
 }
 
-/// Calls the `parquet` crate, which panics on some malformed files: in version 60.1, on one whose root is annotated as
-/// a list.
+/// Calls the `parquet` crate, which panics on some malformed files: in version 60.1, on one whose root is
+/// annotated as a list.
 fn catch<T>(call: impl FnOnce() -> errors::Result<T>) -> Result<T, ReadError> {
     match catch_panic(call) {
         Some(result) => result.map_err(|error| one_line(&error).into()),

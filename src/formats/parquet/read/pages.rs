@@ -1,7 +1,9 @@
-//! The bytes of a Parquet file as the `parquet` crate reads them: only ranges inside the file, and only pages that fit into memory.
+//! The bytes of a Parquet file as the `parquet` crate reads them: only ranges inside the file, and only pages
+//! that fit into memory.
 //!
-//! The crate allocates the lengths that a page header declares before it reads or decompresses: a damaged one would make it abort the
-//! process for want of memory, and a page of many texts may take more memory than a run has.
+//! The crate allocates the lengths that a page header declares before it reads or decompresses: a damaged one
+//! would make it abort the process for want of memory, and a page of many texts may take more memory than a
+//! run has.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -79,15 +81,16 @@ impl PageHeader {
     }
 }
 
-/// The uncompressed size in bytes of the dictionary page at offset `start` of a file of `size` bytes; 0 if the page there is of another
-/// type, and `None` if there is no page header.
+/// The uncompressed size in bytes of the dictionary page at offset `start` of a file of `size` bytes; 0 if
+/// the page there is of another type, and `None` if there is no page header.
 pub(super) fn dictionary_bytes(file: &File, size: u64, start: u64) -> Option<u64> {
     let header = PageHeader::read(file, size, start)?;
     Some(if header.is_dictionary { header.uncompressed } else { 0 })
 }
 
-/// The memory of the pages that are decoded at the same time: of each column the last page and its dictionary; of a column of lists, all
-/// pages that the rows of a batch are in, since one row may take several.
+/// The memory of the pages that are decoded at the same time: of each column the last page and its
+/// dictionary; of a column of lists, all pages that the rows of a batch are in, since one row may take
+/// several.
 pub(super) struct PageMemory {
     /// Where the columns that are read have their bytes in the file, ascending: of each row group.
     chunks: Vec<Chunk>,
@@ -122,7 +125,8 @@ struct ColumnPages {
 }
 
 impl PageMemory {
-    /// The pages of these columns in some row groups, within `max_bytes` bytes. With `all_rows`, the rows of a batch are consecutive.
+    /// The pages of these columns in some row groups, within `max_bytes` bytes. With `all_rows`, the rows of
+    /// a batch are consecutive.
     pub(super) fn new(
         metadata: &ParquetMetaData,
         groups: Range<usize>,

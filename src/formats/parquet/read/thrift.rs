@@ -1,5 +1,5 @@
-//! A decoder of Thrift's compact protocol, for the fields of Parquet metadata that are checked before the `parquet`
-//! crate decodes it: see the
+//! A decoder of Thrift's compact protocol, for the fields of Parquet metadata that are checked before the
+//! `parquet` crate decodes it: see the
 //! [specification](https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md).
 
 /// Maximum nesting depth of a value that is skipped.
@@ -42,7 +42,8 @@ impl<'a> ThriftDecoder<'a> {
         self.bytes.len()
     }
 
-    /// Calls `on_field` with the id and the type of each field of a struct; `on_field` has to decode or skip the value.
+    /// Calls `on_field` with the id and the type of each field of a struct; `on_field` has to decode or skip
+    /// the value.
     pub(super) fn read_struct(
         &mut self,
         mut on_field: impl FnMut(&mut Self, i64, ThriftType) -> Option<()>,
@@ -161,7 +162,8 @@ mod tests {
 
     #[test]
     fn values_are_skipped_whole() {
-        // A struct with a list of two booleans and a string of three bytes, then a byte that is not part of it.
+        // A struct with a list of two booleans and a string of three bytes, then a byte that is not part of
+        // it.
         let mut decoder = ThriftDecoder::new(&[0x19, 0x21, 1, 2, 0x18, 3, b'a', b'b', b'c', 0, 7]);
         assert_eq!(decoder.skip(STRUCT), Some(()));
         assert_eq!(decoder.read_byte(), Some(7));

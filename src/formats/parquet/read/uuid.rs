@@ -8,8 +8,8 @@ use parquet::schema::types::Type;
 
 use crate::rows::field::{EXTENSION_NAME, UUID};
 
-/// The Arrow schema of a file, in which the columns that the Parquet schema `root` annotates as UUIDs, and such fields of
-/// structs, have the extension type of UUIDs.
+/// The Arrow schema of a file, in which the columns that the Parquet schema `root` annotates as UUIDs, and
+/// such fields of structs, have the extension type of UUIDs.
 pub(super) fn with_uuids(schema: &Schema, root: &Type) -> Schema {
     Schema::new_with_metadata(mark(schema.fields(), root), schema.metadata().clone())
 }

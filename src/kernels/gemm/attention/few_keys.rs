@@ -1,5 +1,5 @@
-//! Attention of one head on vectors, for few keys: their packed operands stay in L1, and both GEMMs and the softmax between them are
-//! computed for one micro-tile of queries after the other.
+//! Attention of one head on vectors, for few keys: their packed operands stay in L1, and both GEMMs and the
+//! softmax between them are computed for one micro-tile of queries after the other.
 
 use std::f32::consts::LOG2_E;
 use std::hint::black_box;
@@ -21,8 +21,8 @@ use crate::softmax::{exp2_to, softmax_row};
 /// Bytes of keys and values that stay in L1 beside the scores of a micro-tile.
 const L1_BYTES: usize = 24 << 10;
 
-/// The most keys of these head dims that [`AttendFewKeys`] takes. Each GEMM has one K block then, so that sums have the same bits as those
-/// of a call for each GEMM.
+/// The most keys of these head dims that [`AttendFewKeys`] takes. Each GEMM has one K block then, so that
+/// sums have the same bits as those of a call for each GEMM.
 pub(super) fn max_keys(format: OperandFormat, [qk_head_dim, v_head_dim]: [usize; 2]) -> usize {
     let value_bytes = match format {
         OperandFormat::F32 { bf16_weights: false } => size_of::<f32>(),
@@ -114,8 +114,8 @@ impl<const BF16: bool> AttendFewKeys<'_, '_, BF16> {
                     Rows { elements: rows.data[..length].as_ptr().cast(), stride: rows.stride, height }
                 };
                 let to = Target { data: operands.scores.as_mut_ptr(), stride, columns: stride };
-                // SAFETY: `x` has `height ≤ MR` rows of the elements of the layout, and there is memory for as many rows of scores, whose
-                // columns are those of the panels.
+                // SAFETY: `x` has `height ≤ MR` rows of the elements of the layout, and there is memory for
+                // as many rows of scores, whose columns are those of the panels.
                 unsafe { multiply::<S, D>(s, x, key_layout, operands.keys, to, None) };
                 let scores = &mut operands.scores[..height * stride];
                 let factors = softmax.apply::<BF16>(s, scores, first, operands.weights);
@@ -126,7 +126,8 @@ impl<const BF16: bool> AttendFewKeys<'_, '_, BF16> {
                 };
                 let data = output.data.wrapping_add(first * output.stride);
                 let to = Target { data, stride: output.stride, columns: values.dim };
-                // SAFETY: as above; the output has these rows, and a column for each column of the values, as `attend_head` has checked.
+                // SAFETY: as above; the output has these rows, and a column for each column of the values, as
+                // `attend_head` has checked.
                 unsafe { multiply::<S, D>(s, x, value_layout, operands.values, to, Some(&factors)) };
             }
         }
@@ -142,7 +143,8 @@ impl<'a> Operands<'a> {
         let (values, rest) = rest.split_at_mut(lengths[1]);
         let (queries, rest) = rest.split_at_mut(lengths[2]);
         let (scores, weights) = rest.split_at_mut(lengths[3]);
-        // SAFETY: f32 has the size and alignment of u32, and every bit pattern is a valid f32. The result borrows the elements mutably.
+        // SAFETY: f32 has the size and alignment of u32, and every bit pattern is a valid f32. The result
+        // borrows the elements mutably.
         let scores = unsafe { std::slice::from_raw_parts_mut(scores.as_mut_ptr().cast(), scores.len()) };
         Operands { keys, values, queries, scores, weights }
     }
@@ -196,8 +198,8 @@ struct Target {
 /// Multiplies a micro-tile of rows with all panels, and each row of the product with its factor.
 ///
 /// # Safety
-/// `x` has `height` rows of `layout.lhs_row` elements, from 1 to MR. `panels` are those of `to.columns` outputs in this layout. `to` is valid
-/// for writes of its columns in as many rows.
+/// `x` has `height` rows of `layout.lhs_row` elements, from 1 to MR. `panels` are those of `to.columns`
+/// outputs in this layout. `to` is valid for writes of its columns in as many rows.
 #[inline(always)]
 unsafe fn multiply<S: Simd, D: DotProduct<S, Accumulator = S::F>>(
     s: S,
@@ -216,8 +218,8 @@ unsafe fn multiply<S: Simd, D: DotProduct<S, Accumulator = S::F>>(
         macro_rules! dispatch_height {
             ($($height:literal)*) => {
                 match x.height {
-                    // SAFETY: `x` has these rows and elements, and the panel has 2 · `LANES` u32 for each element. From `data` on there are
-                    // `width` columns in each row.
+                    // SAFETY: `x` has these rows and elements, and the panel has 2 · `LANES` u32 for each
+                    // element. From `data` on there are `width` columns in each row.
                     $($height if $height <= S::MR => unsafe {
                         let rows = RowPointers::<$height>::new(x.elements, x.stride);
                         let sums = [[s.splat(0.0); 2]; $height];
@@ -279,8 +281,8 @@ impl<'a, S: Simd> Softmax<'a, S> {
         }
     }
 
-    /// Replaces the scores of some queries, from `first` on, by their unnormalised weights, or writes these to `converted` in bf16. Returns
-    /// the reciprocal of the sum of each row; 1 for a query that sees no key.
+    /// Replaces the scores of some queries, from `first` on, by their unnormalised weights, or writes these
+    /// to `converted` in bf16. Returns the reciprocal of the sum of each row; 1 for a query that sees no key.
     #[inline(always)]
     fn apply<const BF16: bool>(
         &self,
@@ -331,7 +333,8 @@ impl<'a, S: Simd> Softmax<'a, S> {
         sum
     }
 
-    /// [`Softmax::row`] of a query that sees all keys, whose scores are `N` pairs of vectors and stay in registers.
+    /// [`Softmax::row`] of a query that sees all keys, whose scores are `N` pairs of vectors and stay in
+    /// registers.
     #[inline(always)]
     fn whole_row<const BF16: bool, const N: usize>(
         &self,

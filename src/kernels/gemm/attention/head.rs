@@ -77,20 +77,21 @@ pub struct HeadAttention<'a> {
     pub first_query: usize,
     /// The keys that each query sees.
     pub window: AttentionWindow,
-    /// Added to the scaled scores: element `j − i + (bias.len() − 1) / 2` for the query at position `i` and key `j`. Empty: nothing.
+    /// Added to the scaled scores: element `j − i + (bias.len() − 1) / 2` for the query at position `i` and
+    /// key `j`. Empty: nothing.
     pub bias: &'a [f32],
 }
 
 impl HeadAttention<'_> {
-    /// The keys that some of the queries see, given by their indexes: from the first one of the first query to the last one of
-    /// the last.
+    /// The keys that some of the queries see, given by their indexes: from the first one of the first query
+    /// to the last one of the last.
     pub(super) fn visible(&self, queries: &Range<usize>) -> Range<usize> {
         let keys = |query: usize| self.window.keys(self.first_query + query, self.keys.rows);
         keys(queries.start).start..keys(queries.end - 1).end
     }
 
-    /// Whether something is added to the scores of these queries and keys, given by their indexes: a bias, or −∞ where a query does
-    /// not see a key.
+    /// Whether something is added to the scores of these queries and keys, given by their indexes: a bias, or
+    /// −∞ where a query does not see a key.
     pub(super) fn adds_to_scores(&self, queries: &Range<usize>, keys: &Range<usize>) -> bool {
         let seen = |query: usize| self.window.keys(self.first_query + query, self.keys.rows);
         let is_masked = seen(queries.end - 1).start > keys.start || seen(queries.start).end < keys.end;

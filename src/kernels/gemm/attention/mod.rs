@@ -1,12 +1,14 @@
-//! Attention of one head in one kernel: both GEMMs, with the softmax between them. On an ISA with tiles it is the kernel in this file, on
-//! others that of `few_keys`.
+//! Attention of one head in one kernel: both GEMMs, with the softmax between them. On an ISA with tiles it is
+//! the kernel in this file, on others that of `few_keys`.
 //!
-//! On tiles everything is transposed, so that a column of vectors belongs to a query. The scores are `K Qᵀ`, whose maximum and
-//! sum over the keys are taken without adding up the lanes of a vector; two rows of weights are the pairs of inputs of a
-//! right operand; and the result is `Vᵀ W`, which is transposed once more on its way to the output.
+//! On tiles everything is transposed, so that a column of vectors belongs to a query. The scores are `K Qᵀ`,
+//! whose maximum and sum over the keys are taken without adding up the lanes of a vector; two rows of weights
+//! are the pairs of inputs of a right operand; and the result is `Vᵀ W`, which is transposed once more on its
+//! way to the output.
 //!
-//! There keys are taken in blocks, whose packed operands and scores stay in L2. From block to block, every query keeps its
-//! maximum, its sum and its result, which are rescaled when the maximum grows (Milakov and Gimelshein 2018; Dao et al. 2022).
+//! There keys are taken in blocks, whose packed operands and scores stay in L2. From block to block, every
+//! query keeps its maximum, its sum and its result, which are rescaled when the maximum grows (Milakov and
+//! Gimelshein 2018; Dao et al. 2022).
 
 mod few_keys;
 mod head;
@@ -41,8 +43,9 @@ pub struct AttentionBuffer {
     lines: Vec<CacheLine>,
 }
 
-/// The most keys with which [`attend_head`] computes heads of these dims, of queries and keys and of values. There is no limit where the
-/// GEMM type is in bf16 tiles; on vectors keys and values have to fit in L1, in f32 and where it is fast in bf16.
+/// The most keys with which [`attend_head`] computes heads of these dims, of queries and keys and of values.
+/// There is no limit where the GEMM type is in bf16 tiles; on vectors keys and values have to fit in L1, in
+/// f32 and where it is fast in bf16.
 pub fn max_attended_keys(isa: Isa, gemm_type: GemmType, head_dims: [usize; 2]) -> usize {
     match OperandFormat::select(isa, gemm_type, F32_SIGNIFICAND_BITS) {
         OperandFormat::Bf16Tiles { .. } => usize::MAX,
@@ -50,12 +53,12 @@ pub fn max_attended_keys(isa: Isa, gemm_type: GemmType, head_dims: [usize; 2]) -
     }
 }
 
-/// `softmax(scale · Q Kᵀ + bias) V` for one head, over the keys that each query sees; 0 if it sees none. Every element of
-/// the block is written.
+/// `softmax(scale · Q Kᵀ + bias) V` for one head, over the keys that each query sees; 0 if it sees none.
+/// Every element of the block is written.
 ///
 /// # Panics
-/// If shapes do not match, there is no query or no key, the bias does not cover the positions, or there are more keys than
-/// [`max_attended_keys`].
+/// If shapes do not match, there is no query or no key, the bias does not cover the positions, or there are
+/// more keys than [`max_attended_keys`].
 pub fn attend_head(
     isa: Isa,
     gemm_type: GemmType,
@@ -97,9 +100,9 @@ fn attend_on_tiles(
     match isa.tile_unit() {
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
         Some(TileUnit::Amx) => {
-            // SAFETY: an `Isa` with this tile unit is made only after `amx::is_available` has returned true. The tiles
-            // are released before this function returns, and the kernel calls no code that uses tiles, so this thread
-            // has no other value of this type.
+            // SAFETY: an `Isa` with this tile unit is made only after `amx::is_available` has returned true.
+            // The tiles are released before this function returns, and the kernel calls no code that uses
+            // tiles, so this thread has no other value of this type.
             let tiles = unsafe { Amx::new() };
             isa.run_beside_amx(AttendHead { parts, head, buffer, output, tiles });
         }
@@ -155,8 +158,8 @@ struct Operands<'a> {
 struct QueryBlocks<'a> {
     /// For each the panel of the queries.
     panels: &'a mut [Tile],
-    /// For each the maxima of the scores, the sums of the weights, and the unnormalised results: a row per column of the
-    /// values, rounded up to 32.
+    /// For each the maxima of the scores, the sums of the weights, and the unnormalised results: a row per
+    /// column of the values, rounded up to 32.
     rows: &'a mut [QueryRow],
     count: usize,
 }
@@ -195,8 +198,8 @@ impl<'a> Operands<'a> {
         let (keys, tiles) = tiles.split_at_mut(key_tiles);
         let (values, tiles) = tiles.split_at_mut(value_tiles);
         let (weights, panels) = tiles.split_at_mut(weight_tiles);
-        // SAFETY: every bit pattern is a valid f32, and the lines have the size of `rows` rows and at least their
-        // alignment. The result borrows the lines mutably, so there is no other reference to them.
+        // SAFETY: every bit pattern is a valid f32, and the lines have the size of `rows` rows and at least
+        // their alignment. The result borrows the lines mutably, so there is no other reference to them.
         let rows: &mut [QueryRow] = unsafe { slice::from_raw_parts_mut(plain.as_mut_ptr().cast(), rows) };
         let (scores, rows) = rows.split_at_mut(score_rows);
         let (rows, relative) = rows.split_at_mut(query_rows);
@@ -292,8 +295,8 @@ struct LeftOperand<'a> {
     rows: usize,
 }
 
-/// Multiplies some K steps of a left operand by those of a panel, of `P` parts each. Writes the rows of the left operand, rounded up to 32;
-/// with `spare`, memory of 32 rows that is overwritten, adds to them.
+/// Multiplies some K steps of a left operand by those of a panel, of `P` parts each. Writes the rows of the
+/// left operand, rounded up to 32; with `spare`, memory of 32 rows that is overwritten, adds to them.
 #[inline(always)]
 fn multiply<S: Simd, T: Tiles, const P: usize>(
     s: S,
@@ -327,8 +330,9 @@ fn multiply<S: Simd, T: Tiles, const P: usize>(
             partial_sums: adds.then_some(results.cast_const()),
             previous,
         };
-        // SAFETY: by the assertions `a` has the tiles of 16 rows, and of 32 if more than 16 are left; `b` has these K
-        // steps. `previous` and `results` are 32 rows of `spare` or `to` each, and `to` is initialised.
+        // SAFETY: by the assertions `a` has the tiles of 16 rows, and of 32 if more than 16 are left; `b` has
+        // these K steps. `previous` and `results` are 32 rows of `spare` or `to` each, and `to` is
+        // initialised.
         unsafe {
             if a.rows - first > TILE_ROWS {
                 kernel.steps::<S, T, P, P, true>(s, tiles);
@@ -355,7 +359,8 @@ fn store_results<S: Simd>(
         for column in (0..output.columns).step_by(TILE_ROWS) {
             let to = output.data.wrapping_add((queries.start + query) * output.stride + column);
             let shape = (TILE_ROWS.min(queries.len() - query), TILE_ROWS.min(output.columns - column));
-            // SAFETY: `output` is valid for writes of these rows and columns: `attend_head` has checked its shape.
+            // SAFETY: `output` is valid for writes of these rows and columns: `attend_head` has checked its
+            // shape.
             unsafe {
                 store_transposed(s, &results[column..][..TILE_ROWS], query, sums, to, output.stride, shape);
             }
@@ -366,8 +371,8 @@ fn store_results<S: Simd>(
 /// Stores the transpose of 16 rows of `results`, of the queries from `query` on, divided by their sums.
 ///
 /// # Safety
-/// `to` is valid for writes of `columns` values in `rows` rows, which begin every `stride` values; `shape` is `(rows,
-/// columns)`, each at most 16.
+/// `to` is valid for writes of `columns` values in `rows` rows, which begin every `stride` values; `shape` is
+/// `(rows, columns)`, each at most 16.
 #[inline(always)]
 unsafe fn store_transposed<S: Simd>(
     s: S,
@@ -390,8 +395,8 @@ unsafe fn store_transposed<S: Simd>(
     s.transpose_u32(&mut tile);
     for (i, row) in tile.iter().enumerate().take(rows) {
         for start in (0..columns).step_by(S::LANES) {
-            // SAFETY: `row` has 16 values and `start` is a multiple of `LANES` below 16. `to` is valid for writes by
-            // the contract of this function.
+            // SAFETY: `row` has 16 values and `start` is a multiple of `LANES` below 16. `to` is valid for
+            // writes by the contract of this function.
             unsafe {
                 let y = s.load(row.as_ptr().cast::<f32>().add(start));
                 s.store_up_to(to.add(i * stride + start), y, columns - start);

@@ -28,8 +28,8 @@ impl OnlineSoftmax<'_> {
         self.sums.fill(0.0);
     }
 
-    /// Writes the weights of more keys as a panel, and rescales the sums and the results of the keys before to the new
-    /// maxima. `scores` has a row per key, of which `count` columns are queries.
+    /// Writes the weights of more keys as a panel, and rescales the sums and the results of the keys before
+    /// to the new maxima. `scores` has a row per key, of which `count` columns are queries.
     #[inline(always)]
     pub(super) fn extend<S: Simd, const P: usize>(
         &mut self,
@@ -108,8 +108,9 @@ fn scores_at<S: Simd>(s: S, row: &QueryRow, column: usize) -> S::F {
     unsafe { s.load(row.as_ptr()) }
 }
 
-/// `exp(scale · (score − max))`, as accurate as `P` bf16 parts need: `2ˣ` of `x = scale · log₂e · score + offset`. All weights of a query
-/// have the rounding error of the offset in common, so that it cancels in the quotient with their sum.
+/// `exp(scale · (score − max))`, as accurate as `P` bf16 parts need: `2ˣ` of
+/// `x = scale · log₂e · score + offset`. All weights of a query have the rounding error of the offset in
+/// common, so that it cancels in the quotient with their sum.
 struct Weight<S: Simd, const P: usize> {
     /// `scale · log₂e`.
     scale: S::F,
@@ -133,8 +134,8 @@ impl<S: Simd, const P: usize> Weight<S, P> {
 
 /// What is added to the scores by relative position: the bias, and −∞ outside the window.
 pub(super) struct RelativeTable<'a> {
-    /// Element `i + keys − 1 − j` belongs to query `i` and key `j`: those of consecutive queries follow each other. Empty if nothing
-    /// is added.
+    /// Element `i + keys − 1 − j` belongs to query `i` and key `j`: those of consecutive queries follow each
+    /// other. Empty if nothing is added.
     values: &'a [f32],
     keys: usize,
     /// The factor of the scores before the addition.

@@ -8,13 +8,14 @@ use super::{CpuAttention, QUERY_BLOCK};
 use crate::kernels::gemm::{AttentionWindow, MAX_NR, row_stride};
 use crate::ops::attention::reach::reach;
 
-/// Fewest queries of a task, but the last one, if they do not see the whole sequence or heads are projected; otherwise a task has all of a
-/// sequence.
+/// Fewest queries of a task, but the last one, if they do not see the whole sequence or heads are projected;
+/// otherwise a task has all of a sequence.
 const QUERIES_PER_TASK: usize = 96;
-/// Keys that a query sees for each query of a task, where a bias leaves out others: packing them takes little of the time then, and few are
-/// packed that it does not see.
+/// Keys that a query sees for each query of a task, where a bias leaves out others: packing them takes little
+/// of the time then, and few are packed that it does not see.
 const KEYS_PER_QUERY: usize = 8;
-/// Queries of a task where one kernel takes all keys of a sequence: so many that packing them takes little of its time.
+/// Queries of a task where one kernel takes all keys of a sequence: so many that packing them takes little of
+/// its time.
 const QUERIES_PER_KERNEL: usize = 2048;
 
 /// How a task is computed.
@@ -134,8 +135,8 @@ impl CpuAttention<'_> {
         runs
     }
 
-    /// Divides a run of queries. A query has the same keys in any run, hence the same result: tasks are those of the whole sequence, without
-    /// the other queries.
+    /// Divides a run of queries. A query has the same keys in any run, hence the same result: tasks are those
+    /// of the whole sequence, without the other queries.
     fn tasks_of_head<'a>(
         &self,
         cu_seqlens: &[usize],
@@ -187,7 +188,8 @@ impl CpuAttention<'_> {
         }
     }
 
-    /// The keys that a query of a head sees, of the sequence in these rows: without those that its bias leaves hardly any weight.
+    /// The keys that a query of a head sees, of the sequence in these rows: without those that its bias
+    /// leaves hardly any weight.
     fn window(&self, rows: &Range<usize>, n: usize, head: usize) -> AttentionWindow {
         let window = self.attention.window;
         // With fewer keys than queries, the last queries do not have their own key.

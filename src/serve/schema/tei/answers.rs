@@ -1,5 +1,5 @@
-//! The answers of text-embeddings-inference's routes: arrays, which say about truncated texts only in headers. Values are finite: a row
-//! that is not has a fault in place of an answer.
+//! The answers of text-embeddings-inference's routes: arrays, which say about truncated texts only in
+//! headers. Values are finite: a row that is not has a fault in place of an answer.
 
 use serde::{Serialize, Serializer};
 
@@ -71,7 +71,8 @@ impl Serialize for SparseElements<'_> {
     }
 }
 
-/// The answer of `/predict`: the labels of each text, best first; of a text that was not sent in a list, without an array around.
+/// The answer of `/predict`: the labels of each text, best first; of a text that was not sent in a list,
+/// without an array around.
 pub fn predict_answer(texts: &[&[LabelScore]], is_list: bool) -> Vec<u8> {
     let texts: Vec<Predictions> = texts.iter().map(|labels| Predictions(labels)).collect();
     match &texts[..] {

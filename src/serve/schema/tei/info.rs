@@ -55,7 +55,8 @@ pub enum InfoModelType<'a> {
     /// It scores pairs. The names of its classes.
     #[serde(serialize_with = "labels")]
     Reranker(&'a [String]),
-    /// It labels tokens, which no model of text-embeddings-inference does. The names of its labels, in their order.
+    /// It labels tokens, which no model of text-embeddings-inference does. The names of its labels, in their
+    /// order.
     #[serde(serialize_with = "labels")]
     Tagger(&'a [String]),
     /// It fills masks.

@@ -1,5 +1,6 @@
-//! text-embeddings-inference 1.9: `/embed`, `/embed_all`, `/embed_sparse`, `/predict`, `/rerank`, `/similarity`, `/tokenize`, `/decode`,
-//! `/info`, and the root, which has the model's default task. A request may also name a `model`, and a reranker takes `top_n`.
+//! text-embeddings-inference 1.9: `/embed`, `/embed_all`, `/embed_sparse`, `/predict`, `/rerank`,
+//! `/similarity`, `/tokenize`, `/decode`, `/info`, and the root, which has the model's default task. A
+//! request may also name a `model`, and a reranker takes `top_n`.
 
 mod answers;
 mod info;
