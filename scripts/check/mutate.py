@@ -216,7 +216,7 @@ MUTATIONS = [
     ("the keys of some queries are those of their own task", "src/ops/attention/cpu/tasks.rs", "let first_key = window.keys(first, n).start / 2 * 2;\n            let keys = first_key..window.keys(end - 1, n).end;\n            let queries = first.max(run.queries.start)..end.min(run.queries.end);", "let queries = first.max(run.queries.start)..end.min(run.queries.end);\n            let keys = window.keys(queries.start, n).start..window.keys(queries.end.max(1) - 1, n).end;"),
     ("pairs of keys in bf16 begin anywhere", "src/ops/attention/cpu/tasks.rs", "window.keys(first, n).start / 2 * 2", "window.keys(first, n).start"),
     ("the rows of a run of queries are those of its sequence", "src/ops/attention/cpu/tasks.rs", "run.first_row + queries.start - run.queries.start", "run.first_row + queries.start"),
-    ("K blocks have equal lengths", "src/kernels/gemm/visit_order.rs", "false => VECTOR_KC / step_elements,", "false => k_steps.div_ceil(k_steps.div_ceil(VECTOR_KC)),"),
+    ("K blocks have equal lengths", "src/kernels/gemm/vector_kernel.rs", "false => VECTOR_KC / K::k_step(),", "false => k_steps.div_ceil(k_steps.div_ceil(VECTOR_KC)),"),
     ("a common token needs no common prefix", "src/nn/rows.rs", "parent = Some(node);", "parent = Some(node).filter(|_| false);"),
     ("token types do not matter for a common prefix", "src/nn/rows.rs", "batch.token_type_ids()[token])", "0)"),
     ("common prefixes are those of the sequence before", "src/nn/rows.rs", "let mut parent = None;", "let mut parent = None;\n        children.retain(|key, _| key.0.is_some());"),

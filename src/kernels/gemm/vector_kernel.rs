@@ -8,6 +8,7 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::ptr;
 
+use super::blocking::{VECTOR_KC, VECTOR_L2_KC};
 use super::convert::GroupScale;
 use super::dot_product::{Bf16Dot, DotProduct, F32Dot, Int8Dot, MicroPanel, RowPointers, dot_products};
 use super::epilogue::{AccumulatorRows, BlockEpilogue, Epilogue};
@@ -17,7 +18,6 @@ use super::micro_panels::{MicroTiles, pack_micro_panels};
 use super::output::OutputBlock;
 use super::packed_matrix::PackedMatrix;
 use super::prefetch::Prefetch;
-use super::visit_order::VectorOrder;
 use crate::activation::Activation;
 use crate::isa::{Isa, Kernel, define_runners};
 use crate::math::Accuracy;
@@ -71,67 +71,102 @@ impl<const DOT_PRODUCTS: bool> VectorGemm<'_, '_, DOT_PRODUCTS> {
     #[inline(always)]
     fn panels<S: Simd, K: MicroKernel<S>>(self, s: S) {
         let VectorGemm { x, weights, panels, epilogue, output } = self;
-        let layout = weights.layout;
-        let k_steps = (layout.panel / layout.nr).div_ceil(K::k_step());
-        let order = VectorOrder::new(k_steps, K::k_step(), K::STARTS_FROM_PARTIAL_SUMS);
-        let tiles = MicroTiles::new(x.rows, K::MR);
-        let packs_rows = K::PACKS_ROWS && panels.len() >= MIN_PANELS_OF_MICRO_PANELS;
-        let epilogue = VectorEpilogue::new(epilogue, weights, x.rows);
         let first_column = weights.columns(panels.clone()).start;
+        let layout = weights.layout;
         // Packed elements of a K step of a panel.
         let step = K::k_step() * 2 * S::LANES;
-        let block = |(panel, k_block): (usize, usize)| {
-            let k_steps = order.k_steps_of(k_block);
-            &weights.panel(panel)[k_steps.start * step..k_steps.end * step]
+        let k_steps = (layout.panel / layout.nr).div_ceil(K::k_step());
+        // K blocks of KC, in groups whose inputs stay in L2. They begin at the same inputs whatever follows:
+        // the sums of attention over the first keys of a sequence do not depend on how many there are. Where
+        // sums do not depend on blocks, these have equal lengths.
+        let block_steps = match K::STARTS_FROM_PARTIAL_SUMS {
+            true => k_steps.div_ceil((k_steps * K::k_step()).div_ceil(VECTOR_KC)),
+            false => VECTOR_KC / K::k_step(),
         };
+        let k_blocks = k_steps.div_ceil(block_steps);
+        let k_steps_of = |k_block: usize| k_block * block_steps..k_steps.min((k_block + 1) * block_steps);
+        let group = (VECTOR_L2_KC / (block_steps * K::k_step())).max(1);
         let prefetches = weights.lines.len() >= MIN_PREFETCHED_LINES;
+        // Bias and, if nothing comes in between, divisors are applied in registers.
+        let (bias, mut divisors) = (epilogue.bias, epilogue.divisors);
+        assert!(bias.is_empty() || bias.len() == weights.outputs, "the bias has one value per output");
+        assert!(divisors.is_empty() || divisors.len() >= x.rows, "there is one divisor per row");
+        let mut epilogue = Epilogue { bias: &[], ..*epilogue };
+        if epilogue.activation == Activation::Identity {
+            epilogue.divisors = &[];
+        } else {
+            divisors = &[];
+        }
+        let tiles = MicroTiles::new(x.rows, K::MR);
+        let packs_rows = K::PACKS_ROWS && panels.len() >= MIN_PANELS_OF_MICRO_PANELS;
         let mut packed = if packs_rows { MICRO_PANELS.take() } else { Vec::new() };
-        for group in order.groups() {
-            let group_steps = order.k_steps_of_group(&group);
+        for first in (0..k_blocks).step_by(group) {
+            let group = first..k_blocks.min(first + group);
+            let group_steps = k_steps_of(group.start).start..k_steps_of(group.end - 1).end;
             if packs_rows {
                 pack_micro_panels(s, x, group_steps.clone(), tiles, &mut packed);
             }
-            for ((panel, k_block), next) in order.visits(panels.clone(), group) {
+            let next_group = (group.end < k_blocks).then_some((panels.start, group.end));
+            let mut blocks =
+                panels.clone().flat_map(|panel| group.clone().map(move |k_block| (panel, k_block)));
+            let mut next = blocks.next();
+            while let Some((panel, k_block)) = next {
+                next = blocks.next();
                 // After its last panel a thread mostly goes on with the panel behind it, in its next task.
                 let next_task = (panel + 1 < weights.panels()).then_some((panel + 1, 0));
-                let next = next.or(next_task).filter(|_| prefetches);
-                let k_steps = order.k_steps_of(k_block);
+                let block = |(panel, k_block): (usize, usize)| {
+                    let k_steps = k_steps_of(k_block);
+                    &weights.panel(panel)[k_steps.start * step..k_steps.end * step]
+                };
+                let k_steps = k_steps_of(k_block);
                 let visits = tiles.count() * (k_steps.len() / K::UNROLL);
+                let next = next.or(next_group).or(next_task).filter(|_| prefetches);
                 let mut prefetch = Prefetch::new(next.map_or(&[], block), visits);
+                let block = block((panel, k_block));
                 let columns = weights.columns(panel..panel + 1);
-                let (bias, divisors, epilogue) = epilogue.of_block(&columns, order.is_last(k_block));
+                let is_last_k_block = k_block + 1 == k_blocks;
+                let bias = if is_last_k_block { bias.get(columns.clone()).unwrap_or_default() } else { &[] };
+                let divisors = if is_last_k_block { divisors } else { &[] };
+                let epilogue = (is_last_k_block && !epilogue.is_identity()).then_some(&epilogue);
                 for (height, rows) in tiles.segments() {
                     let x = if packs_rows {
                         LhsCursor::micro_panels(&packed, &group_steps, k_steps.start, height, &rows)
                     } else {
                         LhsCursor::rows(x.slice(rows.clone()), k_steps.start, K::lhs_elements())
                     };
-                    let column = columns.start - first_column;
-                    let target = Target {
-                        // In bounds: the output has these rows and columns, as `driver::gemm` has checked.
-                        output: output.data.wrapping_add(rows.start * output.stride + column),
-                        stride: output.stride,
-                        row: rows.start,
-                        writable: output.columns - column,
-                        columns: columns.clone(),
-                        outputs: weights.outputs,
-                        is_first_k_block: k_block == 0,
-                        bias,
-                        divisors,
-                        epilogue,
-                        accuracy: layout.format.accuracy(),
-                        isa: weights.isa,
-                    };
-                    let weights = block((panel, k_block));
-                    // SAFETY: the output is valid for these rows and columns, as `driver::gemm` has checked.
-                    // `x` has these rows in the format of the panel, in micro-panels if `packs_rows`, and
-                    // both have these K steps. The rows are whole micro-tiles of `height` rows.
+                    // SAFETY: the output has these rows and the columns of this panel, as `driver::gemm` has
+                    // checked, so the offset is inside the output, which is valid for these rows and columns.
+                    // `x` has these rows in the format of the panel, and both have these K steps. The rows
+                    // are whole micro-tiles of `height` rows.
                     unsafe {
-                        if packs_rows {
-                            tile_column_of::<S, K, true>(s, height, x, weights, target, &mut prefetch);
-                        } else {
-                            tile_column_of::<S, K, false>(s, height, x, weights, target, &mut prefetch);
+                        let stride = output.stride;
+                        let target = Target {
+                            output: output.data.add(rows.start * stride + columns.start - first_column),
+                            stride,
+                            row: rows.start,
+                            writable: output.columns - (columns.start - first_column),
+                            columns: columns.clone(),
+                            outputs: weights.outputs,
+                            is_first_k_block: k_block == 0,
+                            bias,
+                            divisors,
+                            epilogue,
+                            accuracy: layout.format.accuracy(),
+                            isa: weights.isa,
+                        };
+                        macro_rules! dispatch_height {
+                            ($($height:literal)*) => {
+                                match height {
+                                    $($height if $height <= K::MR => if packs_rows {
+                                        tile_column::<S, K, true, $height>(s, x, block, target, &mut prefetch)
+                                    } else {
+                                        tile_column::<S, K, false, $height>(s, x, block, target, &mut prefetch)
+                                    },)*
+                                    _ => unreachable!("a micro-tile of {height} rows"),
+                                }
+                            };
                         }
+                        dispatch_height!(1 2 3 4 5 6 7 8 9 10 11 12)
                     }
                 }
             }
@@ -140,65 +175,6 @@ impl<const DOT_PRODUCTS: bool> VectorGemm<'_, '_, DOT_PRODUCTS> {
             MICRO_PANELS.set(packed);
         }
     }
-}
-
-/// An epilogue, divided into what is applied in registers, bias and divisors, and the rest.
-struct VectorEpilogue<'a> {
-    bias: &'a [f32],
-    /// None if something comes before the division.
-    divisors: &'a [f32],
-    rest: Epilogue<'a>,
-}
-
-impl<'a> VectorEpilogue<'a> {
-    fn new(epilogue: &Epilogue<'a>, weights: &PackedMatrix, rows: usize) -> Self {
-        let (bias, divisors) = (epilogue.bias, epilogue.divisors);
-        assert!(bias.is_empty() || bias.len() == weights.outputs, "the bias has one value per output");
-        assert!(divisors.is_empty() || divisors.len() >= rows, "there is one divisor per row");
-        let rest = Epilogue { bias: &[], ..*epilogue };
-        match epilogue.activation {
-            Activation::Identity => {
-                VectorEpilogue { bias, divisors, rest: Epilogue { divisors: &[], ..rest } }
-            }
-            _ => VectorEpilogue { bias, divisors: &[], rest },
-        }
-    }
-
-    /// Bias, divisors and the rest for a K block of some columns: nothing unless it is the last one.
-    fn of_block(&self, columns: &Range<usize>, is_last: bool) -> (&[f32], &[f32], Option<&Epilogue<'a>>) {
-        if !is_last {
-            return (&[], &[], None);
-        }
-        let bias = self.bias.get(columns.clone()).unwrap_or_default();
-        (bias, self.divisors, (!self.rest.is_identity()).then_some(&self.rest))
-    }
-}
-
-/// [`tile_column`] with micro-tiles of `height` rows.
-///
-/// # Safety
-/// As for [`tile_column`] with `height` for `R`.
-#[inline(always)]
-unsafe fn tile_column_of<S: Simd, K: MicroKernel<S>, const PACKED: bool>(
-    s: S,
-    height: usize,
-    x: LhsCursor,
-    weights: &[u32],
-    target: Target,
-    prefetch: &mut Prefetch,
-) {
-    macro_rules! dispatch {
-        ($($height:literal)*) => {
-            match height {
-                // SAFETY: by the contract of this function.
-                $($height if $height <= K::MR => unsafe {
-                    tile_column::<S, K, PACKED, $height>(s, x, weights, target, prefetch)
-                },)*
-                _ => unreachable!("a micro-tile of {height} rows"),
-            }
-        };
-    }
-    dispatch!(1 2 3 4 5 6 7 8 9 10 11 12)
 }
 
 /// The output of a column of micro-tiles, and the epilogue of their accumulators.
