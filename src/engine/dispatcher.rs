@@ -1,7 +1,6 @@
 //! Hands to each worker thread what it runs next, in the order that an [`Order`] says.
 
 use std::collections::VecDeque;
-use std::ops::Range;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -179,6 +178,6 @@ pub(super) fn start_workers(pools: Vec<ThreadPool>, work: impl Fn(usize) + Clone
 
 /// A pool of one thread for each worker, so that none waits for another. If the system refuses a thread, none
 /// is started.
-pub(super) fn own_pools(workers: Range<usize>, name: &str) -> Result<Vec<ThreadPool>> {
-    workers.map(|worker| single_thread_pool(format!("{name}-{worker}"))).collect()
+pub(super) fn own_pools(workers: usize, name: &str) -> Result<Vec<ThreadPool>> {
+    (0..workers).map(|worker| single_thread_pool(format!("{name}-{worker}"))).collect()
 }

@@ -88,7 +88,7 @@ impl Queue {
     pub fn start(capacity: Capacity, threads: usize) -> Result<Self> {
         let dispatcher = Dispatcher::new(Schedule::new(capacity));
         let workers = dispatcher.read(Schedule::workers);
-        let mut pools = own_pools(0..workers, "serve")?;
+        let mut pools = own_pools(workers, "serve")?;
         let alone = match capacity.can_share {
             true => Some(mem::replace(&mut pools[SHARING_WORKER], thread_pool(threads, "share")?)),
             false => None,

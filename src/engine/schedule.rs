@@ -308,6 +308,16 @@ mod tests {
     }
 
     #[test]
+    fn one_worker_alone_runs_what_all_threads_share() {
+        for (can_share, has_run) in [(true, [true, false]), (false, [true, true])] {
+            let mut schedule = schedule(2, 0, can_share);
+            add(&mut schedule, 0, &[18], "a");
+            assert_eq!([0, 1].map(|worker| schedule.has_run_for(worker)), has_run, "{can_share}");
+            assert_eq!(schedule.take(ms(0), 1).is_some(), has_run[1], "{can_share}");
+        }
+    }
+
+    #[test]
     fn while_threads_share_a_text_only_a_long_one_has_short_ones_beside_it() {
         for (tokens, beside) in [(18, vec![]), (600, vec![(1, vec!["b"], false)])] {
             let mut schedule = schedule(2, 1, true);

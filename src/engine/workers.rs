@@ -166,7 +166,7 @@ impl<T: Task> Workers<T> {
         if !*are_started {
             self.runner.task.on_workers_start();
             let (dispatcher, runner) = (self.dispatcher.clone(), self.runner.clone());
-            start_workers(own_pools(0..self.threads, "encode")?, move |worker| {
+            start_workers(own_pools(self.threads, "encode")?, move |worker| {
                 dispatcher.work(worker, |batch| runner.run(batch, worker, 1));
             });
             *are_started = true;

@@ -5,14 +5,14 @@
 //! time:
 //!
 //! ```text
-//! time ──►          block 1            block 2            block 3
-//! tile unit     │ multiply 1       │ multiply 2       │ multiply 3       │
-//! stores        │ (nothing)        │ 1                │ 2                │ 3   (of accumulators, between dot products)
-//! vector unit   │                  │                  │ epilogue of 1    │ epilogue of 2 │ epilogue of 3
+//!              time ──►
+//! tile unit    │ multiply 1 │ multiply 2 │ multiply 3 │            │            │
+//! tile stores  │            │ store 1    │ store 2    │ store 3    │            │
+//! vector unit  │            │            │ epilogue 1 │ epilogue 2 │ epilogue 3 │
 //! ```
 //!
-//! The reference of the tests, `in_sequence`, multiplies, stores and finishes one block after another, with
-//! the same bits.
+//! Tests compare the bits with those of `in_sequence`, which multiplies, stores and finishes one block after
+//! another.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
