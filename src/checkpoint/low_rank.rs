@@ -14,13 +14,13 @@ pub const PEFT_PREFIX: &str = "base_model.model.";
 /// The ends of the names of adapters that are stacked in the checkpoint of the weights, after that of their
 /// module.
 pub const STACKED_A: &str = ".parametrizations.weight.0.lora_A";
+/// See [`STACKED_A`].
+pub const STACKED_B: &str = ".parametrizations.weight.0.lora_B";
 /// The canonical name of the pooler.
 const POOLER: &str = "pooler";
 /// The remedy for adapters that are not supported.
 pub const MERGE: &str = "merge it into its base model once with peft \
      (AutoPeftModel.from_pretrained(DIR).merge_and_unload().save_pretrained(OUT))";
-/// See [`STACKED_A`].
-pub const STACKED_B: &str = ".parametrizations.weight.0.lora_B";
 
 /// The updates of an adapter, by the module of the matrix that they change.
 pub struct Adapter {

@@ -75,13 +75,19 @@ impl TensorReader<'_> {
         self.packed.take()
     }
 
+    /// Adds a tensor to the report as used, unless it is there already.
+    pub(super) fn note_used(&mut self, name: &str, entry: &Entry) {
+        if self.seen.insert(name.to_owned()) {
+            self.report.used.push((name.to_owned(), entry.shape.clone(), format!("{:?}", entry.dtype)));
+        }
+    }
+
     /// Ends the merging of the adapter, and adds the changed modules to the report.
     pub fn finish_adapter(&mut self) -> Result<()> {
         let Some(adapter) = self.adapter.take() else { return Ok(()) };
         for name in adapter.tensors() {
-            if let Some(entry) = self.checkpoint.tensors.get(&name).filter(|_| self.seen.insert(name.clone()))
-            {
-                self.report.used.push((name, entry.shape.clone(), format!("{:?}", entry.dtype)));
+            if let Some(entry) = self.checkpoint.tensors.get(&name) {
+                self.note_used(&name, entry);
             }
         }
         self.report.merged = adapter.into_merged(self.namings)?;

@@ -30,9 +30,7 @@ impl TensorReader<'_> {
         }
         let name = self.resolve(&format!("{module}.weight"));
         let entry = self.find(&name)?.1.clone();
-        if self.seen.insert(name.clone()) {
-            self.report.used.push((name.clone(), entry.shape.clone(), format!("{:?}", entry.dtype)));
-        }
+        self.note_used(&name, &entry);
         Some((name, entry))
     }
 
@@ -77,9 +75,7 @@ impl TensorReader<'_> {
             }
         });
         let not_finite = folded.par_iter().filter(|x| !x.is_finite()).count();
-        if self.seen.insert(name.clone()) {
-            self.report.used.push((name.clone(), table.shape.clone(), format!("{:?}", table.dtype)));
-        }
+        self.note_used(&name, &table);
         self.note_not_finite(name, table.bytes.start, not_finite);
         let folded = Tensor::from_vec(folded, (rows, width), &Device::Cpu)?;
         Ok(Some(EmbeddingTable::resident(folded)?))

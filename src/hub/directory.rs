@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 
 use super::completeness::missing_files;
+use super::file_names::is_component;
 use super::ids::id_of_folder;
 use super::snapshot::snapshot;
 use super::{NoSuchModel, Source};
@@ -171,11 +172,7 @@ impl ModelDir {
 
 /// Whether a string has the form of a hub id: `name` or `org/name`.
 fn is_hub_id(model: &str) -> bool {
-    let is_valid = |part: &str| {
-        !part.is_empty()
-            && !part.starts_with('.')
-            && part.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
-    };
+    let is_valid = |part: &str| is_component(part) && !part.starts_with('.');
     let parts: Vec<&str> = model.split('/').collect();
     parts.len() <= 2 && parts.into_iter().all(is_valid)
 }

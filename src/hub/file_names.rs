@@ -1,4 +1,4 @@
-//! Checks of names that a server sends before they become paths.
+//! Checks of names before they become paths.
 
 use std::path::{Component, Path};
 
@@ -7,6 +7,13 @@ pub(super) fn is_relative(path: &str) -> bool {
     let is_normal = |part: Component| matches!(part, Component::Normal(_));
     let has_parts = path.split('/').all(|part| !matches!(part, "" | "." | ".."));
     has_parts && !path.contains(['\\', '\0']) && Path::new(path).components().all(is_normal)
+}
+
+/// Whether a name can be a component of a path in the cache: letters, digits, `-`, `_` and `.`, but not `.` or
+/// `..`.
+pub(super) fn is_component(name: &str) -> bool {
+    let is_allowed = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
+    !matches!(name, "" | "." | "..") && name.bytes().all(is_allowed)
 }
 
 /// Whether a name is a plain file name: letters, digits, `-` and `_`.

@@ -19,6 +19,7 @@ const ENCODER_FOLDERS: [(&str, &str); 5] = [
     ("document_0_MLMTransformer/", CONFIG),
     ("0_StaticEmbedding/", TOKENIZER),
 ];
+
 /// The files to download of a repository on the hub, which has these `names`: what Sconce reads, the weights
 /// last, so that a model with weights is complete.
 pub(super) fn files_to_download<'a>(model: &str, names: &'a [String]) -> Result<Vec<&'a str>> {

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
+use super::file_names::is_component;
+
 /// Which model to use, and whether the network may be used to get it.
 #[derive(Debug, Clone)]
 pub struct Source {
@@ -26,11 +28,7 @@ pub struct Source {
 /// Whether a text can be a branch, a tag or a commit. It becomes a part of a path in the cache: a component
 /// such as `..` cannot.
 pub fn is_revision(text: &str) -> bool {
-    let is_plain = |part: &str| {
-        let has_plain_characters = part.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
-        has_plain_characters && !part.is_empty() && part != "." && part != ".."
-    };
-    text.split('/').all(is_plain)
+    text.split('/').all(is_component)
 }
 
 /// There is no such model: it is no directory, and neither the cache nor the hub has it, or the hub must not

@@ -100,6 +100,7 @@ const MAGNITUDES: [&str; 2] = [".lora_magnitude_vector.weight", ".lora_magnitude
 const BIAS: &str = ".lora_B.bias";
 /// The end of the name of the trained rows of a table.
 const TOKEN_ROWS: &str = ".token_adapter.trainable_tokens_delta";
+
 /// Reads an adapter from a folder as PEFT saves it.
 fn read_peft(folder: &Path) -> Result<(BTreeMap<String, Update>, Replacements)> {
     let config = PeftConfig::new(Config::read(&folder.join(ADAPTER_CONFIG))?)?;

@@ -12,7 +12,7 @@ use super::plan::{Plan, head_spec, tokenizer_file};
 use super::prepare::{MaxLength, Prepared, find_weights, prepare};
 use super::tokenizer::read_tokenizer;
 use super::weights::{Parts, Weights, count_parameters, load_checkpoint};
-use super::{read_files, warn_about_tensors};
+use super::{files_that_affect_vectors, warn_about_tensors};
 use crate::checkpoint::{Checkpoint, TensorReport};
 use crate::model::adapter::{Adapters, ChosenAdapter};
 use crate::model::classification::{
@@ -136,8 +136,10 @@ pub fn examine(options: &ModelOptions, console: &Console) -> Result<Examined> {
     let Plan { config, family, spec, pooling, dimensions, .. } = plan;
     let tokenizer_path = tokenizer_file.as_deref();
     // A fault of a list of files was found when the files were read.
-    let files = read_files(&config, tokenizer_path, weights.as_ref(), &modules, applied.iter());
-    let files = files.or_else(|_| read_files(&config, tokenizer_path, None, &modules, [].iter()))?;
+    let files =
+        files_that_affect_vectors(&config, tokenizer_path, weights.as_ref(), &modules, applied.iter());
+    let files =
+        files.or_else(|_| files_that_affect_vectors(&config, tokenizer_path, None, &modules, [].iter()))?;
     let files = files.into_iter().chain(adapter.iter().flat_map(ChosenAdapter::files));
     let files = files.filter(|file| file.is_file()).collect();
     let weights = weights.map(|weights| weights.to_string());

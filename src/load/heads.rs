@@ -164,7 +164,7 @@ static TABLE: &[Row] = &[
     row(WEIGHTS, Models::Any, Choice::Lexical, Then::Refuse(Refusal::NoLexicalWeights)),
     row(&[Wanted::Vectors], Models::Any, Choice::SparsePooling, Then::Refuse(Refusal::SparsePooling)),
     row(&[Wanted::Head(SequenceClassification)], PREDICTS_ORDER, Choice::Any, Then::OwnHead),
-    row(A_HEAD, Models::WithWantedHead, Choice::Any, Then::OwnHead),
+    row(A_HEAD, Models::WithWantedHead, Choice::Any, Then::WantedHead),
     row(A_HEAD, BARE, Choice::Any, Then::WantedHead),
     row(A_HEAD, Models::Of(&[Model::Embedding]), Choice::Any, Then::Refuse(Refusal::IsEmbedding)),
     row(A_HEAD, Models::Any, Choice::Any, Then::Refuse(Refusal::OtherPurpose)),

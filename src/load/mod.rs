@@ -197,7 +197,8 @@ fn build(options: &ModelOptions, console: &Console, wanted: Wanted) -> Result<(L
     let post_pooling = pooler.into_iter().chain(after).collect();
     let purpose = warn_about_tensors(report.as_ref(), &plan, console);
     let run_modules = applied.iter().chain(projected.iter().flat_map(|(modules, _)| modules));
-    let mut files = read_files(config, Some(&tokenizer_file), Some(&weights), &modules, run_modules)?;
+    let mut files =
+        files_that_affect_vectors(config, Some(&tokenizer_file), Some(&weights), &modules, run_modules)?;
     files.extend(parts.head_file.map(Path::to_owned));
     files.extend(adapter.iter().flat_map(ChosenAdapter::files));
     let max_length = max_length.of_tokenizer(&tokenizer, &tokenizer_file);
@@ -252,7 +253,7 @@ fn warn_about_tensors(report: Option<&TensorReport>, plan: &Plan, console: &Cons
 }
 
 /// All files that affect vectors.
-fn read_files<'a>(
+fn files_that_affect_vectors<'a>(
     config: &Config,
     tokenizer: Option<&Path>,
     weights: Option<&Weights>,

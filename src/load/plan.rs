@@ -52,8 +52,8 @@ impl Plan {
     pub(super) fn parts<'a>(&'a self, modules: &'a Modules) -> Parts<'a> {
         let is_lexical = self.head.as_ref().is_some_and(|head| head.kind() == HeadKind::LexicalWeights);
         let head_file = modules.lexical_layer.as_deref().filter(|_| is_lexical);
-        let is_masked_lm = purpose::has_masked_lm(&self.config);
-        Parts { spec: &self.spec, pooling: &self.pooling, head: self.head.as_ref(), head_file, is_masked_lm }
+        let has_masked_lm = purpose::has_masked_lm(&self.config);
+        Parts { spec: &self.spec, pooling: &self.pooling, head: self.head.as_ref(), head_file, has_masked_lm }
     }
 
     /// The post-pooling modules that run: none if there is a task head alone.

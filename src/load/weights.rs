@@ -47,14 +47,14 @@ pub struct Parts<'a> {
     pub head: Option<&'a HeadSpec>,
     /// The file of the head, if it is not in the checkpoint.
     pub head_file: Option<&'a Path>,
-    /// Whether the config names the class of a masked language model.
-    pub is_masked_lm: bool,
+    /// Whether the class of the model in the config has a masked-LM head.
+    pub has_masked_lm: bool,
 }
 
 impl<'a> Parts<'a> {
     /// An encoder and its pooler, if `pooling` needs it.
     pub fn without_head(spec: &'a EncoderSpec, pooling: &'a Pooling) -> Self {
-        Parts { spec, pooling, head: None, head_file: None, is_masked_lm: false }
+        Parts { spec, pooling, head: None, head_file: None, has_masked_lm: false }
     }
 
     fn load_pooler(&self, source: &mut dyn WeightSource) -> Result<Option<PostPooling>> {
@@ -113,7 +113,7 @@ pub(super) fn load_checkpoint(
     if let Some(kind) = own_head.map(HeadSpec::kind)
         && let Some(name) = own_head.and_then(|head| head.missing(&reader)).map(|name| reader.resolve(&name))
     {
-        bail!("{} has no tensor {name}{}", path.display(), lacks_head(kind, parts.is_masked_lm))
+        bail!("{} has no tensor {name}{}", path.display(), lacks_head(kind, parts.has_masked_lm))
     }
     if parts.head.is_some_and(|head| head.kind() == HeadKind::LexicalWeights) && parts.head_file.is_none() {
         check_one_logit(&checkpoint, &reader.resolve("head.token_classifier.weight"), path)?;
@@ -143,14 +143,14 @@ pub(super) fn load_checkpoint(
 }
 
 /// The end of a sentence about a checkpoint without the head of this kind.
-fn lacks_head(kind: HeadKind, is_masked_lm: bool) -> String {
+fn lacks_head(kind: HeadKind, has_masked_lm: bool) -> String {
     match kind {
         HeadKind::LexicalWeights => format!(
             ", and there is no {SPARSE_LINEAR} beside it: the model has no lexical weights; choose a model such as BAAI/bge-m3"
         ),
         kind => {
             let noun = purpose::noun(kind);
-            let (own, command) = match is_masked_lm && kind != HeadKind::MaskedLm {
+            let (own, command) = match has_masked_lm && kind != HeadKind::MaskedLm {
                 true => ("a masked language model, ", "sconce fill"),
                 false => ("", "sconce embed"),
             };

@@ -4,8 +4,8 @@
 //! [`Modules::read`] is the path from the files of a model to [`Modules`].
 //! * `list`: the entries of `modules.json`. `table`: what each of them becomes. `fields`: what their files
 //!   may hold.
-//! * `transformer`: the encoder module, with `arguments`, `limits`: maximum lengths; `static_model`: static
-//!   embeddings.
+//! * `transformer`: the encoder module. `arguments`: its arguments for transformers. `limits`: maximum
+//!   lengths. `static_model`: static embeddings.
 //! * `applied`: which modules run with a pooling.
 
 mod applied;

@@ -67,7 +67,7 @@ impl<'a> Unpickler<'a> {
 
     /// Counts a value, a mark or an entry of the memo: a byte of a pickle may make one that takes 50 bytes of
     /// memory.
-    pub(super) fn count(&mut self) -> Result<()> {
+    fn count(&mut self) -> Result<()> {
         self.left = self.left.checked_sub(1).ok_or_else(|| {
             Unsupported("has a pickle of more values than its tensors need, and is not read".into())
         })?;
@@ -85,7 +85,7 @@ impl<'a> Unpickler<'a> {
         }
     }
 
-    pub(super) fn step(&mut self, opcode: u8) -> Result<()> {
+    fn step(&mut self, opcode: u8) -> Result<()> {
         match opcode {
             // PROTO and FRAME: nothing that the opcodes do not say themselves.
             0x80 => return self.array::<1>().map(drop),
@@ -139,7 +139,7 @@ impl<'a> Unpickler<'a> {
     }
 
     /// The opcodes that use or change values.
-    pub(super) fn change(&mut self, opcode: u8) -> Result<()> {
+    fn change(&mut self, opcode: u8) -> Result<()> {
         match opcode {
             // BINPUT, LONG_BINPUT, MEMOIZE, BINGET, LONG_BINGET
             b'q' => {
@@ -237,46 +237,46 @@ impl<'a> Unpickler<'a> {
         }
     }
 
-    pub(super) fn top(&mut self) -> Result<&mut Value<'a>> {
+    fn top(&mut self) -> Result<&mut Value<'a>> {
         let id = self.stack.last().ok_or_else(|| malformed("changes a value that it does not have"))?;
         Ok(&mut self.values[*id])
     }
 
     /// Takes the values above the last mark, and the mark.
-    pub(super) fn items(&mut self) -> Result<Vec<Id>> {
+    fn items(&mut self) -> Result<Vec<Id>> {
         match self.marks.pop() {
             Some(mark) if mark <= self.stack.len() => Ok(self.stack.split_off(mark)),
             _ => Err(malformed("has no mark where it needs one")),
         }
     }
 
-    pub(super) fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
+    fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
         let (bytes, rest) = self.rest.split_first_chunk().ok_or_else(truncated)?;
         self.rest = rest;
         Ok(*bytes)
     }
 
-    pub(super) fn bytes(&mut self, length: usize) -> Result<&'a [u8]> {
+    fn bytes(&mut self, length: usize) -> Result<&'a [u8]> {
         let (bytes, rest) = self.rest.split_at_checked(length).ok_or_else(truncated)?;
         self.rest = rest;
         Ok(bytes)
     }
 
     /// The text up to the next line feed.
-    pub(super) fn line(&mut self) -> Result<&'a str> {
+    fn line(&mut self) -> Result<&'a str> {
         let end = self.rest.iter().position(|byte| *byte == b'\n').ok_or_else(truncated)?;
         let line = utf8(self.bytes(end)?)?;
         self.array::<1>()?;
         Ok(line)
     }
 
-    pub(super) fn text(&mut self, length: usize) -> Result<()> {
+    fn text(&mut self, length: usize) -> Result<()> {
         let text = utf8(self.bytes(length)?)?;
         self.push(Value::Text(text))
     }
 
     /// LONG1: an integer of up to 255 bytes, of which 8 are enough for those that count.
-    pub(super) fn long(&mut self) -> Result<()> {
+    fn long(&mut self) -> Result<()> {
         let [length] = self.array()?;
         let bytes = self.bytes(length.into())?;
         if bytes.len() > 8 {
@@ -288,25 +288,25 @@ impl<'a> Unpickler<'a> {
         self.push(Value::Int(i64::from_le_bytes(wide)))
     }
 
-    pub(super) fn tuple(&mut self, count: usize) -> Result<()> {
+    fn tuple(&mut self, count: usize) -> Result<()> {
         let mut items = (0..count).map(|_| self.pop()).collect::<Result<Vec<Id>>>()?;
         items.reverse();
         self.push(Value::Sequence(items))
     }
 
-    pub(super) fn put(&mut self, slot: u32) -> Result<()> {
+    fn put(&mut self, slot: u32) -> Result<()> {
         self.count()?;
         let id = self.stack.last().ok_or_else(|| malformed("keeps a value that it does not have"))?;
         self.memo.insert(slot, *id);
         Ok(())
     }
 
-    pub(super) fn get(&mut self, slot: u32) -> Result<()> {
+    fn get(&mut self, slot: u32) -> Result<()> {
         let id = *self.memo.get(&slot).ok_or_else(|| malformed("uses a value that it has not kept"))?;
         self.push_id(id)
     }
 
-    pub(super) fn append(&mut self, items: Vec<Id>) -> Result<()> {
+    fn append(&mut self, items: Vec<Id>) -> Result<()> {
         match self.top()? {
             Value::Sequence(list) => {
                 list.extend(items);
@@ -316,7 +316,7 @@ impl<'a> Unpickler<'a> {
         }
     }
 
-    pub(super) fn set_items(&mut self, items: &[Id]) -> Result<()> {
+    fn set_items(&mut self, items: &[Id]) -> Result<()> {
         let (pairs, []) = items.as_chunks::<2>() else { return Err(malformed("has a key without a value")) };
         match self.top()? {
             Value::Dict(entries) => {

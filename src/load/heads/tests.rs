@@ -6,6 +6,7 @@ use super::*;
 use crate::hub::Source;
 use crate::model::config::Config;
 use crate::model::modules::MultiVector;
+use crate::named::Named;
 use crate::nn::{Pool, SpladeSpec};
 
 /// What the files of a model say.
@@ -153,6 +154,12 @@ fn every_row_decides() {
             (found, _) => panic!("row {i}: {found:?}"),
         }
     }
+}
+
+#[test]
+fn every_kind_of_head_can_be_wanted() {
+    let is_missing = |kind: &&HeadKind| !A_HEAD.contains(&Wanted::Head(**kind));
+    assert_eq!(HeadKind::ALL.iter().find(is_missing), None);
 }
 
 #[test]

@@ -39,8 +39,7 @@ impl Modules {
         }
         let weights = MODULE_WEIGHTS.map(|name| folder.join(name));
         let file = weights.iter().find(|file| has_dir_entry(file)).unwrap_or(&weights[0]).clone();
-        self.pooling =
-            Some(PoolingModule { pooling: mean, include_prompt: true, embedding_dimension: None, file });
+        self.pooling = Some(PoolingModule::of_encoder(&file, Pool::Mean, None));
         Ok(())
     }
 

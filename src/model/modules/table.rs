@@ -1,4 +1,4 @@
-//! What each entry of `modules.json` becomes, as a table of classes and places.
+//! What each entry of `modules.json` becomes, by its class and its position in the list.
 
 use std::path::{Path, PathBuf};
 
@@ -13,9 +13,9 @@ use crate::nn::{Pool, PostPoolingSpec};
 /// The Dense module of PyLate, whose computation is that of sentence-transformers.
 const PYLATE_DENSE: &str = "pylate.models.Dense.Dense";
 
-/// Where an entry is in the list.
+/// The position of an entry in the list.
 #[derive(Debug, Clone, Copy)]
-enum Place {
+enum Position {
     /// After a LogitScore module.
     AfterLogitScore,
     /// In a model for another purpose than embedding, of which only the encoder and its scores are read.
@@ -33,7 +33,7 @@ enum Place {
 enum Refusal {
     /// It is after LogitScore.
     AfterLogitScore,
-    /// It has no such place in a multi-vector model.
+    /// It has no such position in a multi-vector model.
     InMultiVector,
     /// It is code of the model's own.
     OwnCode,
@@ -48,11 +48,11 @@ enum Refusal {
 impl Modules {
     /// Reads the module of an entry: the first row that fits says what it becomes.
     pub(super) fn add(&mut self, module: &Module, model: &ModelFolder) -> Result<()> {
-        use Place::{AfterLogitScore, AfterPooling, BeforePooling, MultiVector, OtherPurpose};
+        use Position::{AfterLogitScore, AfterPooling, BeforePooling, MultiVector, OtherPurpose};
         let refused = |refusal| Err(refusal_of(module, model, refusal));
         let (folder, pooling) = (model.folder.join(&module.path), model.pooling);
         let config = folder.join(CONFIG);
-        match (module.class(), self.place()) {
+        match (module.class(), self.position()) {
             ("Transformer" | "MLMTransformer" | CLIP_MODEL, _) => self.read_encoder(module, model)?,
             ("StaticEmbedding", _) if self.purpose.is_none() && !module.is_custom() => {
                 self.encoder_folder = PathBuf::from(&module.path);
@@ -107,17 +107,17 @@ impl Modules {
     }
 
     /// Where the next entry is, after those that were read.
-    fn place(&self) -> Place {
+    fn position(&self) -> Position {
         if self.logit_score.is_some() {
-            Place::AfterLogitScore
+            Position::AfterLogitScore
         } else if self.purpose.is_some() {
-            Place::OtherPurpose
+            Position::OtherPurpose
         } else if self.multi_vector.is_some() {
-            Place::MultiVector
+            Position::MultiVector
         } else if self.pooling.is_none() {
-            Place::BeforePooling
+            Position::BeforePooling
         } else {
-            Place::AfterPooling
+            Position::AfterPooling
         }
     }
 
