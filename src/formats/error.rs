@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::io;
 
 use anyhow::{Error, anyhow};
-use bytesize::{self, ByteSize};
+use bytesize::ByteSize;
 use thiserror::Error;
 
 use crate::error::one_line;

@@ -1,5 +1,5 @@
-//! Reads lines in bounded memory: a damaged file may have a line of any length. And files of rows that are
-//! read in units, each by a thread of its own.
+//! Lines in bounded memory, because a damaged file may have a line of any length; and the units in which
+//! threads read files of rows.
 
 use std::io::{self, BufRead, Read};
 use std::ops::{ControlFlow, Range};
@@ -8,7 +8,7 @@ use anyhow::Result;
 
 /// Maximum size of a row that Sconce wrote, in bytes: enough for thousands of vectors of tokens.
 pub(super) const MAX_ROW_BYTES: u64 = 256 << 20;
-/// Maximum size in bytes of a row that is read by its unit: a longer one is no record.
+/// Maximum size of a row of a file of vectors, in bytes.
 pub(super) const MAX_RECORD_BYTES: u64 = 64 << 20;
 /// Size in bytes at which a unit of rows ends.
 const UNIT_BYTES: u64 = 1 << 19;

@@ -129,7 +129,7 @@ fn output_schema(arrow: &Schema, format: OutputFormat) -> Option<OutputSchema> {
     let content = content_type(&rest, &metadata)?;
     let kept = rest.len().checked_sub(content_fields(&content).len())?;
     let kept = rest[..kept].iter();
-    let kept = kept.map(|field| KeptColumn { name: field.name().clone(), column_type: column_type(field) });
+    let kept = kept.map(|field| KeptColumn::new(field.name(), column_type(field)));
     let schema =
         OutputSchema { format, content, chunks, ids, kept: kept.collect(), metadata, follows_batches: false };
     (arrow_schema(&schema).fields() == arrow.fields()).then_some(schema)

@@ -74,7 +74,7 @@ impl Writer {
         self.write_buffer()
     }
 
-    /// Writes the next rows, a batch with the columns of the schema, of a format of record batches.
+    /// Writes the next rows: a record batch with the columns of the schema. Only for Parquet and Arrow.
     pub fn write_batch(&mut self, batch: &RecordBatch) -> Result<()> {
         for start in (0..batch.num_rows()).step_by(SLICE_ROWS) {
             let slice = batch.slice(start, SLICE_ROWS.min(batch.num_rows() - start));

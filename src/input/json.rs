@@ -283,7 +283,7 @@ impl RawField<'_> {
         not_finite(self.json).map(|(_, value)| value)
     }
 
-    /// The JSON type, with an article; a number that JSON does not have itself.
+    /// The JSON type, with an article; `NaN` and the infinities as they are written.
     fn type_name(self) -> &'static str {
         not_finite(self.json).map_or_else(|| json_type(self.json), |(number, _)| number)
     }

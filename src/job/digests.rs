@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use anyhow::{Result, anyhow};
 
 use super::manifest::RunIdentity;
-use crate::named::Named;
+use crate::rows::FileMetadata;
 use crate::rows::metadata::Key;
 use crate::store::{Digest, Hasher, digest_cache};
 use crate::sys::threads::{spawn, thread_panicked};
@@ -71,9 +71,11 @@ pub fn weights_digest(identity: &RunIdentity) -> Option<String> {
     (!digests.is_empty()).then(|| digests.join(" "))
 }
 
-/// [`weights_digest`] as an entry of the metadata of an output.
-pub(super) fn weights_metadata(identity: &RunIdentity) -> Option<(String, String)> {
-    weights_digest(identity).map(|digest| (Key::WeightsSha256.name().into(), digest))
+/// Adds [`weights_digest`] to the metadata of an output.
+pub(super) fn add_weights_digest(metadata: &mut FileMetadata, identity: &RunIdentity) {
+    if let Some(digest) = weights_digest(identity) {
+        metadata.insert(Key::WeightsSha256, digest);
+    }
 }
 
 /// SHA-256 over texts and their lengths.

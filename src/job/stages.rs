@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::Result;
 
 use super::collector::{Collector, RunOutput};
-use super::digests::weights_metadata;
+use super::digests::add_weights_digest;
 use super::journal::{EarlierRun, Journal, StartMode};
 use super::known_records::{FileRecords, KnownRecords};
 use super::manifest::Manifest;
@@ -126,7 +126,7 @@ impl UpToDateJob {
     pub fn report(mut self, summary: Option<&Path>) -> Result<ExitStatus> {
         let RunOutput { timings, schema, identity, .. } = &mut self.output;
         if let Some(path) = summary {
-            schema.metadata.extend(weights_metadata(&identity.files.wait()?));
+            add_weights_digest(&mut schema.metadata, &identity.files.wait()?);
             write_summary(path, &timings.resumed, timings, &self.engine, &schema.metadata)?;
         }
         Ok(timings.resumed.exit_status())

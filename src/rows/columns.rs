@@ -1,7 +1,5 @@
-//! The names of the columns of rows. Kept columns have others.
+//! The names of the columns that Sconce writes: those of rows, and those of tables of results.
 
-/// The hash of the record (`--append`).
-pub const RECORD_HASH: &str = "record_hash";
 /// The index of the record, from 0.
 pub const INDEX: &str = "index";
 /// The id of the record.
@@ -46,6 +44,8 @@ pub const ENTITIES: &str = "entities";
 pub const ANSWERS: &str = "answers";
 /// The score of a text having no answer.
 pub const NO_ANSWER: &str = "no_answer";
+/// The hash of the record (`--append`).
+pub const RECORD_HASH: &str = "record_hash";
 /// The weight of a neighbour of a query.
 pub const WEIGHT: &str = "weight";
 /// The number of neighbours of a query.

@@ -172,6 +172,16 @@ impl FileMetadata {
         Some((key, [self.0.get(key), other.0.get(key)]))
     }
 
+    /// The first of `keys` that both name with different values, and these values.
+    pub fn conflict<'a>(
+        &'a self,
+        other: &'a Self,
+        keys: impl IntoIterator<Item = Key>,
+    ) -> Option<(Key, [&'a str; 2])> {
+        let values = |key| Some((key, [self.get(key)?, other.get(key)?]));
+        keys.into_iter().filter_map(values).find(|(_, [a, b])| a != b)
+    }
+
     /// The type of stored elements of vectors, if it is named.
     pub fn output_dtype(&self) -> Option<OutputDtype> {
         OutputDtype::from_name(self.get(Key::OutputDtype)?)
@@ -186,18 +196,6 @@ impl FileMetadata {
 impl FromIterator<(String, String)> for FileMetadata {
     fn from_iter<I: IntoIterator<Item = (String, String)>>(pairs: I) -> Self {
         FileMetadata(pairs.into_iter().collect())
-    }
-}
-
-impl<const N: usize> From<[(String, String); N]> for FileMetadata {
-    fn from(pairs: [(String, String); N]) -> Self {
-        pairs.into_iter().collect()
-    }
-}
-
-impl Extend<(String, String)> for FileMetadata {
-    fn extend<I: IntoIterator<Item = (String, String)>>(&mut self, pairs: I) {
-        self.0.extend(pairs);
     }
 }
 

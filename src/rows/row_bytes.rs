@@ -225,7 +225,7 @@ mod tests {
         let json_types = [ColumnType::Boolean, ColumnType::Integer, ColumnType::Float, ColumnType::Text];
         let types =
             json_types.into_iter().chain(arrays.iter().map(|a| ColumnType::Arrow(a.data_type().clone())));
-        let kept = types.map(|column_type| KeptColumn { name: "a".into(), column_type });
+        let kept = types.map(|column_type| KeptColumn::new("a", column_type));
         let kept: Vec<KeptColumn> = kept.collect();
         let json = [json!(true), json!(7), json!(0.5), json!({"a": "b"})].map(FieldValue::Json);
         let values: Vec<FieldValue> = json.into_iter().chain(arrays.map(FieldValue::Arrow)).collect();

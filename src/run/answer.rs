@@ -22,15 +22,15 @@ pub fn answer(options: &TaskOptions<AnswerOptions>) -> Result<ExitStatus> {
         |loaded, _| {
             let task = Answerer::new(loaded, answer.clone())?;
             let mut resolved = ResolvedOptions::default();
-            resolved.untold("--question", format_args!("{:?}", answer.question));
+            resolved.identity_only("--question", format_args!("{:?}", answer.question));
             if let Some(question) = &answer.question {
-                resolved.derived(Key::Question, question);
+                resolved.metadata_only(Key::Question, question);
             }
-            resolved.untold("--top-k", answer.top_k);
-            resolved.untold("--raw", yes_or_no(answer.raw));
-            resolved.untold("--max-answer-length", answer.max_answer_length);
-            resolved.untold("--stride", task.stride());
-            resolved.derived(Key::Scores, if answer.raw { "logits" } else { "softmax" });
+            resolved.identity_only("--top-k", answer.top_k);
+            resolved.identity_only("--raw", yes_or_no(answer.raw));
+            resolved.identity_only("--max-answer-length", answer.max_answer_length);
+            resolved.identity_only("--stride", task.stride());
+            resolved.metadata_only(Key::Scores, if answer.raw { "logits" } else { "softmax" });
             let queries = Queries { of_records: true, ..Queries::default() };
             Ok(Setup { queries, ..Setup::in_order(task, resolved) })
         },

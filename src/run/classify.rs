@@ -42,8 +42,8 @@ pub(super) fn run_best<T: ModelTask>(
         |loaded, _| {
             let task = new(loaded, *scores, *top_k)?;
             let mut resolved = of_scores(&task, scores.raw);
-            resolved.untold("--top-k", top_k);
-            resolved.derived(Key::Scores, function(&task));
+            resolved.identity_only("--top-k", top_k);
+            resolved.metadata_only(Key::Scores, function(&task));
             Ok(Setup::in_order(task, resolved))
         },
     )

@@ -2,8 +2,7 @@
 
 use anyhow::{Result, bail};
 
-use crate::hub::ModelDir;
-use crate::hub::Source;
+use crate::hub::{ModelDir, Source};
 use crate::store::print;
 
 /// Downloads the files that are not in the cache yet and prints the path of the model.

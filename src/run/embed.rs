@@ -65,8 +65,8 @@ fn of_sparse(encoder: &SparseEncoder) -> ResolvedOptions {
     let mut resolved = ResolvedOptions::default();
     resolved.name("--pooling", Key::Pooling, encoder.describe());
     resolved.text("--prompt", Key::Prompt, encoder.prompt());
-    resolved.derived(Key::Dimensions, encoder.dimensions);
-    resolved.derived(Key::Similarity, encoder.similarity.name());
+    resolved.metadata_only(Key::Dimensions, encoder.dimensions);
+    resolved.metadata_only(Key::Similarity, encoder.similarity.name());
     if let Some(role) = encoder.role() {
         resolved.name("--role", Key::Role, role.name());
     }
@@ -81,7 +81,7 @@ fn of_dense(embedder: &Embedder) -> ResolvedOptions {
     resolved.name("--dimensions", Key::Dimensions, embedder.dimensions);
     resolved.text("--prompt", Key::Prompt, embedder.prompt());
     resolved.name("--output-dtype", Key::OutputDtype, embedder.dtype.name());
-    resolved.derived(Key::Similarity, embedder.similarity.name());
+    resolved.metadata_only(Key::Similarity, embedder.similarity.name());
     if let Some(role) = embedder.role() {
         resolved.name("--role", Key::Role, role.name());
     }

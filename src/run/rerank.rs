@@ -61,8 +61,8 @@ pub fn rerank(options: &RerankOptions) -> Result<ExitStatus> {
                 .map_err(|error| of_text(error, |i, reason| format!("{} {reason}", queries.names[i])))?;
             let mut resolved = of_scores(&task, scores.raw);
             resolved.extend(of_queries(options, &queries));
-            resolved.untold("--prompt", format_args!("{:?}", task.prompt()));
-            resolved.derived(Key::Scores, task.score_name());
+            resolved.identity_only("--prompt", format_args!("{:?}", task.prompt()));
+            resolved.metadata_only(Key::Scores, task.score_name());
             let query_columns = match &options.queries {
                 RerankQueries::Files(..) => columns(&queries, records),
                 RerankQueries::OfRecords | RerankQueries::One(_) => QueryColumns::default(),
@@ -121,18 +121,18 @@ fn read_queries(options: &RerankOptions) -> Result<QueryTexts> {
 fn of_queries(options: &RerankOptions, queries: &QueryTexts) -> ResolvedOptions {
     let mut resolved = ResolvedOptions::default();
     match &options.queries {
-        RerankQueries::OfRecords => resolved.untold("--query", "not given"),
+        RerankQueries::OfRecords => resolved.identity_only("--query", "not given"),
         RerankQueries::One(query) => resolved.text("--query", Key::Query, query),
         RerankQueries::Files(..) => {
             let ids = queries.ids.iter().flatten().map(ToString::to_string);
             let texts: Vec<String> = queries.texts.iter().cloned().chain(ids).collect();
-            resolved.untold("--queries", format_args!("SHA-256 {}", sha256_of_texts(&texts)));
+            resolved.identity_only("--queries", format_args!("SHA-256 {}", sha256_of_texts(&texts)));
         }
     }
     match options.top_k {
-        None => resolved.untold("--top-k", "not given"),
-        Some(usize::MAX) => resolved.untold("--top-k", 0),
-        Some(top_k) => resolved.untold("--top-k", top_k),
+        None => resolved.identity_only("--top-k", "not given"),
+        Some(usize::MAX) => resolved.identity_only("--top-k", 0),
+        Some(top_k) => resolved.identity_only("--top-k", top_k),
     }
     resolved
 }

@@ -24,9 +24,9 @@ pub fn tag(options: &TaskOptions<TagOptions>) -> Result<ExitStatus> {
             let task = Tagger::new(loaded, *tag)?;
             let mut resolved = ResolvedOptions::default();
             resolved.name("--aggregation", Key::Aggregation, tag.aggregation.name());
-            resolved.untold("--raw", yes_or_no(tag.raw));
-            resolved.untold("--stride", format_args!("{:?}", tag.stride));
-            resolved.derived(Key::Scores, if tag.raw { "logits" } else { "softmax" });
+            resolved.identity_only("--raw", yes_or_no(tag.raw));
+            resolved.identity_only("--stride", format_args!("{:?}", tag.stride));
+            resolved.metadata_only(Key::Scores, if tag.raw { "logits" } else { "softmax" });
             Ok(Setup::in_order(task, resolved))
         },
     )

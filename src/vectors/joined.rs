@@ -85,13 +85,9 @@ fn check_alike(file: &VectorFile, other: &VectorFile) -> Result<()> {
     if describe(file) != describe(other) {
         bail!("{a} holds {}, but {b} {}; search them one by one", describe(file), describe(other));
     }
-    for key in SHARED {
-        if let (Some(of_a), Some(of_b)) = (file.metadata().get(key), other.metadata().get(key))
-            && of_a != of_b
-        {
-            let key = key.name();
-            bail!("{a} was made with {key} {of_a:?}, but {b} with {of_b:?}; search them one by one");
-        }
+    if let Some((key, [of_a, of_b])) = file.metadata().conflict(other.metadata(), SHARED) {
+        let key = key.name();
+        bail!("{a} was made with {key} {of_a:?}, but {b} with {of_b:?}; search them one by one");
     }
     Ok(())
 }

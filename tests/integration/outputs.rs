@@ -72,7 +72,8 @@ fn schema(format: OutputFormat, dtype: OutputDtype) -> OutputSchema {
         ids: columns.then_some(ColumnType::Text),
         kept: kept.map(column).into_iter().filter(|_| columns).collect(),
         metadata: [("model".to_owned(), "a/model".to_owned()), ("prompt".to_owned(), "query: ".to_owned())]
-            .into(),
+            .into_iter()
+            .collect(),
         follows_batches: false,
     }
 }

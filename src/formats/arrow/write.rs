@@ -1,8 +1,7 @@
-//! Encodes rows as an Arrow IPC stream: the output itself on standard output, pipes and devices, whose
-//! readers get rows as they come and have no use for a footer; and otherwise the partial file. A Parquet or
-//! Arrow file ends in a footer, so a killed run would leave nothing readable; a stream can be cut and
-//! continued after any record batch, and is converted to the file in the end. The conversion regroups the
-//! rows, so that the file does not depend on where a run was interrupted.
+//! Writes an Arrow IPC stream. On standard output, pipes and devices, the stream is the output. For files, the
+//! stream is the partial file: it can be cut and continued after any record batch, where a Parquet or Arrow
+//! file needs its footer, and is converted in the end. The conversion regroups the rows, so that the file does
+//! not depend on where a run was interrupted.
 
 use std::collections::VecDeque;
 use std::io::{self, BufReader, Write};
@@ -42,7 +41,7 @@ pub(crate) struct IpcStreamEncoder {
     /// Converts the stream to the output; `None` if the stream is the output.
     write_file: Option<WriteFile>,
     rows: BatchBuilder,
-    /// Rows that came in batches.
+    /// Rows that came in batches, if the stream is the output.
     group: Group,
     generator: IpcDataGenerator,
     options: IpcWriteOptions,
@@ -105,6 +104,10 @@ impl RowEncoder for IpcStreamEncoder {
     }
 
     fn encode_batch(&mut self, batch: &RecordBatch, bytes: &mut Vec<u8>) -> Result<()> {
+        // The conversion to the output regroups the rows, and a slice keeps all of its batch in memory.
+        if self.write_file.is_some() {
+            return self.write_message(batch, bytes);
+        }
         let mut complete = VecDeque::new();
         self.group.push(batch, &mut complete)?;
         complete.iter().try_for_each(|group| self.write_message(group, bytes))

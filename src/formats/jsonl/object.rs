@@ -28,7 +28,7 @@ pub fn without_white_space(json: &str) -> String {
 const NOT_FINITE: [(&str, f64); 3] =
     [("NaN", f64::NAN), ("-Infinity", f64::NEG_INFINITY), ("Infinity", f64::INFINITY)];
 
-/// The number of `NOT_FINITE` that is written as `json`, and its value; `None` if it is another.
+/// `NaN`, `Infinity` or `-Infinity` with its value; `None` for other JSON.
 pub fn not_finite(json: &str) -> Option<(&'static str, f64)> {
     NOT_FINITE.into_iter().find(|(number, _)| *number == json)
 }
@@ -47,7 +47,7 @@ pub fn parseable(line: &str) -> Cow<'_, str> {
     })
 }
 
-/// Replaces the numbers of `NOT_FINITE` outside of strings.
+/// Replaces `NaN`, `Infinity` and `-Infinity` outside of strings.
 pub fn replace_not_finite(json: &str, replacement: impl Fn(&str) -> &'static str) -> Cow<'_, str> {
     let (mut replaced, mut copied) = (String::new(), 0);
     let (mut rest, mut is_string) = (0, false);

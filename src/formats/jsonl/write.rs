@@ -3,7 +3,7 @@
 //! `"chunk":0,"start":0,"end":812` before `tokens`. Instead of `embedding`, a row may end in `"score":0.97`,
 //! after `"rank":0` if rows are sorted, or in `"labels":[{"label":"positive","score":0.98},…]`,
 //! `"masks":[[{"token":"lamp","id":10437,"score":0.61},…]]`, `"weights":{"lamp":1.31,…}`, in
-//! `"entities":[{"label":"PER",…},…]`, or in `"answers":[{"text":"…",…},…], "no_answer":0.02`; or with
+//! `"entities":[{"label":"PER",…},…]`, or in `"answers":[{"text":"…",…},…],"no_answer":0.02`; or with
 //! several outputs in `"embedding"`, `"weights"` and `"embeddings"`.
 
 use anyhow::Result;

@@ -39,8 +39,7 @@ impl<'a> NpzArchive<'a> {
     pub fn array(&mut self, array: &str) -> Result<StoredArray> {
         let name = self.name;
         let index = self.archive.index_for_name(&format!("{array}.npy"));
-        let index =
-            index.ok_or_else(|| unread(name, format_args!("it has no array {array} of a CSR matrix")))?;
+        let index = index.ok_or_else(|| unread(name, format_args!("it has no array {array}")))?;
         let entry = self.archive.by_index_raw(index).map_err(|error| unread(name, error))?;
         if entry.compression() != CompressionMethod::Stored {
             bail!(

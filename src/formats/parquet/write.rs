@@ -1,4 +1,4 @@
-//! A Parquet file with one Parquet row group per row group of the stream.
+//! Parquet files: of rows, with one Parquet row group per row group of the stream, and of tables of results.
 
 use std::io::{self, Write};
 use std::mem;

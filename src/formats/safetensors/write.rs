@@ -227,7 +227,7 @@ mod tests {
                     chunks,
                     ids: None,
                     kept: Vec::new(),
-                    metadata: [("prompt".to_owned(), "x".repeat(length))].into(),
+                    metadata: [("prompt".to_owned(), "x".repeat(length))].into_iter().collect(),
                     follows_batches: false,
                 };
                 let bytes = header_bytes(&schema, &vectors);

@@ -7,7 +7,7 @@ use anyhow::{Error, Result, anyhow};
 use super::Collector;
 use super::ranking::Ranking;
 use super::record::StoppedAtRecord;
-use crate::job::digests::weights_metadata;
+use crate::job::digests::add_weights_digest;
 use crate::job::journal::Journal;
 use crate::job::manifest::{CompletedRun, Manifest};
 use crate::job::signals::{Interrupted, Interrupts};
@@ -77,7 +77,7 @@ impl Collector {
 
     /// The metadata of the output, with the digest of the weights if the model's files are hashed.
     pub(in crate::job) fn metadata(&mut self) -> Result<FileMetadata> {
-        self.schema.metadata.extend(weights_metadata(&self.identity.files.wait()?));
+        add_weights_digest(&mut self.schema.metadata, &self.identity.files.wait()?);
         Ok(self.schema.metadata.clone())
     }
 

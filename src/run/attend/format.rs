@@ -6,6 +6,7 @@ use serde::Serialize;
 use crate::formats::Array;
 use crate::named::{Named, names};
 use crate::rows::FileMetadata;
+use crate::rows::metadata::Key;
 use crate::task::{AttentionMaps, View};
 
 /// The form of the attention of a text.
@@ -73,18 +74,18 @@ pub(super) fn array<'a>(maps: &'a AttentionMaps, shape: &'a [usize; 4]) -> Array
 
 /// The metadata of a safetensors file; lists are JSON.
 pub(super) fn metadata(maps: &AttentionMaps, model: &str) -> Result<FileMetadata> {
-    let mut metadata = FileMetadata::from([
-        ("format".into(), "sconce".into()),
-        ("model".into(), model.into()),
-        ("kind".into(), kind(maps).into()),
-        ("layers".into(), serde_json::to_string(&maps.layers)?),
-        ("heads".into(), serde_json::to_string(&heads(maps))?),
-        ("tokens".into(), serde_json::to_string(&maps.tokens)?),
-        ("ids".into(), serde_json::to_string(&maps.ids)?),
-        ("token_type_ids".into(), serde_json::to_string(&maps.token_type_ids)?),
-    ]);
-    metadata.extend(maps.mixing.map(|mixing| ("mixing".into(), mixing.name().into())));
-    Ok(metadata)
+    let values = [
+        (Key::Format.name(), "sconce".into()),
+        (Key::Model.name(), model.into()),
+        ("kind", kind(maps).into()),
+        ("layers", serde_json::to_string(&maps.layers)?),
+        ("heads", serde_json::to_string(&heads(maps))?),
+        ("tokens", serde_json::to_string(&maps.tokens)?),
+        ("ids", serde_json::to_string(&maps.ids)?),
+        ("token_type_ids", serde_json::to_string(&maps.token_type_ids)?),
+    ];
+    let mixing = maps.mixing.map(|mixing| ("mixing", mixing.name().into()));
+    Ok(values.into_iter().chain(mixing).map(|(key, value)| (key.to_owned(), value)).collect())
 }
 
 /// The JSON object of a text.

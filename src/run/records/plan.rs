@@ -103,7 +103,7 @@ fn schema<T: ModelTask>(
     metadata: FileMetadata,
     input: &OpenInput,
 ) -> OutputSchema {
-    let text = |name: &str| KeptColumn { name: name.into(), column_type: ColumnType::Text };
+    let text = |name: &str| KeptColumn::new(name, ColumnType::Text);
     let fields = options.input.keep().iter().map(|kept| text(&kept.output));
     let hash = options.append.iter().map(|_| text(RECORD_HASH));
     let is_arrow = options.format == OutputFormat::Arrow;

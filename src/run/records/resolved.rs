@@ -20,7 +20,7 @@ pub(in crate::run) struct ResolvedOptions(Vec<Resolved>);
 struct Resolved {
     /// Its name in the identity, which is that of the option; `None` if no run is compared by it.
     option: Option<&'static str>,
-    /// Its key in the metadata; `None` if the output does not say it.
+    /// Its key in the metadata; `None` if it is not there.
     key: Option<Key>,
     value: Value,
 }
@@ -55,13 +55,13 @@ impl ResolvedOptions {
         self.add(Some(option), Some(key), Value::Flag(value));
     }
 
-    /// Adds an option that the output does not tell.
-    pub(in crate::run) fn untold(&mut self, option: &'static str, value: impl Display) {
+    /// Adds an option that runs are compared by, but that is not in the metadata.
+    pub(in crate::run) fn identity_only(&mut self, option: &'static str, value: impl Display) {
         self.add(Some(option), None, Value::Name(value.to_string()));
     }
 
-    /// Adds what the output tells and other options decide.
-    pub(in crate::run) fn derived(&mut self, key: Key, value: impl Display) {
+    /// Adds a value of the metadata that no run is compared by.
+    pub(in crate::run) fn metadata_only(&mut self, key: Key, value: impl Display) {
         self.add(None, Some(key), Value::Name(value.to_string()));
     }
 
@@ -83,7 +83,7 @@ impl ResolvedOptions {
         self.0.iter().filter_map(entry).collect()
     }
 
-    /// What the output tells.
+    /// The metadata of the output.
     pub(in crate::run) fn metadata(&self) -> FileMetadata {
         let mut metadata = FileMetadata::default();
         for Resolved { key, value, .. } in &self.0 {
@@ -109,11 +109,11 @@ pub(in crate::run) fn of_model(options: &ModelOptions, loaded: &Loaded) -> Resol
     // What a name without an organization stands for.
     let full = snapshot.as_ref().map(|(id, _)| id).filter(|id| id.rsplit('/').next() == Some(given));
     match &options.config {
-        Some(config) => resolved.derived(Key::Model, config.display()),
-        None => resolved.derived(Key::Model, full.unwrap_or(given)),
+        Some(config) => resolved.metadata_only(Key::Model, config.display()),
+        None => resolved.metadata_only(Key::Model, full.unwrap_or(given)),
     }
     if let Some((_, commit)) = &snapshot {
-        resolved.derived(Key::Revision, commit);
+        resolved.metadata_only(Key::Revision, commit);
     }
     if let Some(task) = loaded.origin.adapter.as_ref().and_then(|adapter| adapter.task.as_ref()) {
         resolved.name("--task", Key::Task, task);
@@ -128,19 +128,19 @@ pub(in crate::run) fn of_model(options: &ModelOptions, loaded: &Loaded) -> Resol
 pub(in crate::run) fn of_task(task: &impl ModelTask) -> ResolvedOptions {
     let (model, mut resolved) = (task.model(), ResolvedOptions::default());
     let backend = model.encoders[0].backend();
-    resolved.derived(Key::Release, format_args!("sconce {}", env!("CARGO_PKG_VERSION")));
+    resolved.metadata_only(Key::Release, format_args!("sconce {}", env!("CARGO_PKG_VERSION")));
     resolved.name("--max-length", Key::MaxLength, model.tokenizer.max_length());
-    resolved.untold("--truncation-side", model.tokenizer.truncation_side().name());
-    resolved.untold("--on-long", model.on_long.name());
+    resolved.identity_only("--truncation-side", model.tokenizer.truncation_side().name());
+    resolved.identity_only("--on-long", model.on_long.name());
     resolved.name("--dtype", Key::Dtype, backend.dtype());
-    resolved.untold(DEVICE, backend);
+    resolved.identity_only(DEVICE, backend);
     resolved
 }
 
 /// The options of commands that write scores.
 pub(in crate::run) fn of_scores(task: &impl ModelTask, raw: bool) -> ResolvedOptions {
     let mut resolved = ResolvedOptions::default();
-    resolved.untold("--raw", yes_or_no(raw));
-    resolved.untold("--truncation", task.model().tokenizer.pair_truncation().name());
+    resolved.identity_only("--raw", yes_or_no(raw));
+    resolved.identity_only("--truncation", task.model().tokenizer.pair_truncation().name());
     resolved
 }

@@ -38,13 +38,10 @@ pub(super) fn check_same_model(a: &VectorFile, b: &VectorFile) -> Result<()> {
 fn check_same(a: &VectorFile, b: &VectorFile, keys: &[Key]) -> Result<()> {
     // The same model may be given by another path or id; the digest of its weights identifies it.
     let has_digests = [a, b].iter().all(|file| file.metadata().has(Key::WeightsSha256));
-    for key in keys.iter().filter(|key| !has_digests || ![Key::Model, Key::Revision].contains(key)) {
-        if let (Some(of_a), Some(of_b)) = (a.metadata().get(*key), b.metadata().get(*key))
-            && of_a != of_b
-        {
-            let (a, b, key) = (a.name(), b.name(), key.name());
-            bail!("{a} was made with {key} {of_a:?}, but {b} with {of_b:?}; pass files of the same model");
-        }
+    let keys = keys.iter().filter(|key| !has_digests || ![Key::Model, Key::Revision].contains(key));
+    if let Some((key, [of_a, of_b])) = a.metadata().conflict(b.metadata(), keys.copied()) {
+        let (a, b, key) = (a.name(), b.name(), key.name());
+        bail!("{a} was made with {key} {of_a:?}, but {b} with {of_b:?}; pass files of the same model");
     }
     Ok(())
 }
@@ -118,14 +115,10 @@ pub(super) fn check_model(file: &VectorFile, model: &QueryModel, console: &Conso
             "{name} was made by {made_by} with other weights than those of {own}; pass --model with the model of the file"
         ),
         (None, _) | (_, None) => {
-            for key in [Key::Model, Key::Weights] {
-                if let (Some(a), Some(b)) = (stored.get(key), model.metadata.get(key))
-                    && a != b
-                {
-                    bail!(
-                        "{name} was made by {a:?}, but the queries by {b:?}; pass --model with the model of the file"
-                    );
-                }
+            if let Some((_, [a, b])) = stored.conflict(&model.metadata, [Key::Model, Key::Weights]) {
+                bail!(
+                    "{name} was made by {a:?}, but the queries by {b:?}; pass --model with the model of the file"
+                );
             }
         }
         _ => {}

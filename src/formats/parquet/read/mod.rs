@@ -22,7 +22,6 @@ use parquet::errors;
 use parquet::file::metadata::ParquetMetaData;
 
 use self::pages::{BoundedFile, PageMemory};
-
 use crate::error::one_line;
 use crate::formats::error::{Format, MAX_BATCH_BYTES, ReadError};
 use crate::formats::tables::{RecordBatches, Table};
