@@ -9,8 +9,8 @@ pub(super) fn is_relative(path: &str) -> bool {
     has_parts && !path.contains(['\\', '\0']) && Path::new(path).components().all(is_normal)
 }
 
-/// Whether a name can be a component of a path in the cache: letters, digits, `-`, `_` and `.`, but not `.` or
-/// `..`.
+/// Whether a name can be a component of a path in the cache: letters, digits, `-`, `_` and `.`, but not `.`
+/// or `..`.
 pub(super) fn is_component(name: &str) -> bool {
     let is_allowed = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
     !matches!(name, "" | "." | "..") && name.bytes().all(is_allowed)
