@@ -40,6 +40,8 @@ const ALIGNMENT: usize = 64;
 const BUILD: &str = concat!("sconce ", env!("CARGO_PKG_VERSION"), " (build ", env!("SCONCE_BUILD"), ")");
 /// A temporary file that is older was left by a process that was killed.
 const ABANDONED_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
+/// A file that no process has mapped for this long is removed when another one is written.
+const UNUSED_AFTER: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 /// A file of another build is left alone for this long.
 const LEFT_TO_OTHERS: Duration = Duration::from_secs(10 * 60);
 /// The beginning of the names of temporary files.
@@ -179,11 +181,17 @@ fn age(path: &Path) -> Option<Duration> {
     fs::metadata(path).ok()?.modified().ok()?.elapsed().ok()
 }
 
-/// Removes temporary files that processes left which were killed while they wrote.
-fn remove_abandoned(directory: &Path) {
+/// Removes files that were not used for long, and temporary files that processes left which were killed while
+/// they wrote.
+fn remove_unused(directory: &Path) {
     for file in fs::read_dir(directory).into_iter().flatten().flatten() {
         let is_temporary = file.file_name().to_string_lossy().starts_with(TEMPORARY);
-        if is_temporary && age(&file.path()).is_some_and(|age| age > ABANDONED_AFTER) {
+        let used = || digest_cache::last_used(&file.metadata().ok()?)?.elapsed().ok();
+        let is_unused = match is_temporary {
+            true => age(&file.path()).is_some_and(|age| age > ABANDONED_AFTER),
+            false => used().is_some_and(|idle| idle > UNUSED_AFTER),
+        };
+        if is_unused {
             let _ = fs::remove_file(file.path());
         }
     }
@@ -201,7 +209,7 @@ struct Writer {
 
 impl Writer {
     fn new(path: &Path) -> io::Result<Self> {
-        remove_abandoned(store::parent_dir(path));
+        remove_unused(store::parent_dir(path));
         let mut file = BufWriter::new(store::temporary_file(path, TEMPORARY, PRIVATE)?);
         file.write_all(&[0; DATA])?;
         Ok(Writer { file, hasher: Hasher::default(), position: DATA, entries: BTreeMap::new() })

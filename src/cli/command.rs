@@ -6,6 +6,7 @@ use clap::{Parser, Subcommand};
 
 use super::answer::AnswerArgs;
 use super::attend::AttendArgs;
+use super::cache::{CacheArgs, CacheTableArgs};
 use super::classify::ClassifyArgs;
 use super::download::DownloadArgs;
 use super::embed::EmbedArgs;
@@ -62,6 +63,10 @@ pub(super) enum Command {
     Verify(Box<VerifyArgs>),
     /// Download a model and print its path
     Download(DownloadArgs),
+    /// List what the caches have, or remove it
+    Cache(CacheArgs),
+    /// List the models that run without the network
+    Models(CacheTableArgs),
     /// Print a completion script for a shell
     Completions {
         /// Shell to complete for

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use clap::builder::{PossibleValue, TypedValueParser};
+use clap::builder::{NonEmptyStringValueParser, PossibleValue, TypedValueParser};
 
 use super::args::{ModelArgs, VectorArgs, number};
 use super::choice::{choices, named, one_of};
@@ -19,6 +19,7 @@ use crate::nn::{OutputKind, Pooling};
 use crate::rows::OutputDtype;
 use crate::run::embed::EmbedOptions;
 use crate::run::records::{Append, RecordOptions};
+use crate::store::Target;
 use crate::task::{OnLong, VectorOptions};
 use crate::text::Chunking;
 
@@ -49,9 +50,19 @@ pub(super) struct EmbedArgs {
     #[arg(long, value_name = "DIR")]
     pub cache: Option<PathBuf>,
 
+    /// Write what a run would take to standard output: rows, tokens, truncated texts, time; all records are
+    /// read and tokenized, a few are encoded, and no file is written
+    #[arg(long, conflicts_with_all = ["append", "resume", "restart", "stats", "cache"])]
+    pub dry_run: bool,
+
     /// Field or column of the second text of a pair
     #[arg(long, value_name = "NAME")]
     pub pair_field: Option<String>,
+
+    /// Name of the column of vectors, in jsonl, parquet and arrow [default: embedding, or embeddings]; in csv
+    /// a column of this name has the whole vector, [0.1,0.2,…], in place of a column for each element
+    #[arg(long, value_name = "NAME", conflicts_with = "outputs", value_parser = NonEmptyStringValueParser::new())]
+    pub vector_column: Option<String>,
 
     /// Data type of the stored vectors. int8: vector ≈ scale · values, with one scale per vector (npy and
     /// safetensors: unit vectors, so no scale is stored); binary: eight dimensions per int8, packbits(x > 0)
@@ -118,13 +129,17 @@ pub(super) fn options(args: EmbedArgs) -> Result<EmbedOptions> {
     let model = ModelOptions { outputs, ..embedding_model(&args.model, &args.vectors)? };
     let verbosity = &args.model.verbosity;
     let records = records(args.records, model, ("--pair-field", args.pair_field), verbosity)?;
+    let records = RecordOptions {
+        chunks: chunking.is_some(),
+        append: args.append.then(Append::default),
+        cache: args.cache,
+        dry_run: args.dry_run,
+        output: if args.dry_run { Target::Stdout } else { records.output },
+        vector_column: args.vector_column,
+        ..records
+    };
     Ok(EmbedOptions {
-        records: RecordOptions {
-            chunks: chunking.is_some(),
-            append: args.append.then(Append::default),
-            cache: args.cache,
-            ..records
-        },
+        records,
         task: VectorOptions {
             dtype: args.output_dtype,
             on_long: args.on_long.value,

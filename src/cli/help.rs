@@ -4,8 +4,8 @@
 #[cfg(feature = "serve")]
 use super::serve;
 use super::{
-    answer, attend, classify, download, embed, fill, inspect, merge, pairs, rerank, search, similarity, tag,
-    verify,
+    answer, attend, cache, classify, download, embed, fill, inspect, merge, pairs, rerank, search,
+    similarity, tag, verify,
 };
 use clap::{Arg, ArgAction, Command};
 
@@ -86,6 +86,8 @@ const SHORT: &[(&str, &str)] = &[
     ("device", "Device to run on [default: auto]"),
     ("dtype", "Matrix products in f32, bf16, f16 or int8 [default: f32]"),
     ("quiet", "Print only warnings and errors"),
+    ("clear", "Remove entries: weights, rows, digests, models [default: all but models]"),
+    ("older_than", "Only entries that were not used for this number of days"),
     ("shell", "Shell to complete for"),
     ("help", "Print this page; --help has all options and examples"),
 ];
@@ -124,6 +126,7 @@ const GROUPS: &[(&str, &[&str])] = &[
             "limit",
             "shard",
             "skip_empty",
+            "on_null",
             "on_error",
         ],
     ),
@@ -154,6 +157,8 @@ const GROUPS: &[(&str, &[&str])] = &[
             "table_output",
             "table_format",
             "auto_table_format",
+            "dry_run",
+            "vector_column",
             "output_dtype",
             "append",
             "resume",
@@ -235,6 +240,8 @@ pub(super) fn with_help(command: Command, is_short: bool) -> Command {
         ("merge", merge::EXAMPLES),
         ("verify", verify::EXAMPLES),
         ("download", download::EXAMPLES),
+        ("cache", cache::EXAMPLES),
+        ("models", cache::MODELS_EXAMPLES),
         ("completions", ""),
     ];
     pages.into_iter().fold(command, |command, (name, examples)| {

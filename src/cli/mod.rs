@@ -4,6 +4,7 @@
 mod answer;
 mod args;
 mod attend;
+mod cache;
 mod choice;
 mod classify;
 mod command;
@@ -117,6 +118,8 @@ pub fn main() -> Result<ExitStatus> {
             run::verify::verify(&verify::options(*args)?).map(complete)
         }
         Command::Download(args) => run::download::download(&download::options(args)).map(complete),
+        Command::Cache(args) => run::cache::cache(&cache::options(args)).map(complete),
+        Command::Models(args) => run::cache::models(args.format).map(complete),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             let mut command = help::with_help(Cli::command(), false);

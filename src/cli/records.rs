@@ -12,12 +12,15 @@ use super::resolve::{console, format_of, inputs, target};
 use crate::error::UsageError;
 use crate::formats::csv::FieldSyntax;
 use crate::input::{self, Fields, Filter, KeptName, TextFields};
-use crate::job::{Selection, Shard, StartMode};
+use crate::job::{OnNull, Selection, Shard, StartMode};
 use crate::load::ModelOptions;
 use crate::named::{Named, names};
 use crate::rows::OutputFormat;
 use crate::run::records::{Input, RecordOptions};
 use crate::task::{AMX_TOKENS, CAUSAL_TOKENS, CPU_F32_TOKENS, CPU_TOKENS, MAX_GPU_TOKENS};
+
+/// What stands for the shard in the name of a file.
+const SHARD_PART: &str = "{shard}";
 
 /// The texts, the output and the run of a command that turns records into rows.
 #[derive(Debug, Args)]
@@ -79,8 +82,8 @@ pub(super) struct RecordArgs {
     #[arg(long, value_name = "NAME", num_args = 1.., value_delimiter = ',', value_parser = kept_name)]
     pub keep: Vec<KeptName>,
 
-    /// Output file [default: standard output]. It is written atomically and replaces an existing file.
-    /// Skipped, failed and truncated records are listed in FILE.ledger.jsonl
+    /// Output file [default: standard output]. It is written atomically and replaces an existing file; its
+    /// directory is made if there is none. Skipped, failed and truncated records are listed in FILE.ledger.jsonl
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 
@@ -101,13 +104,18 @@ pub(super) struct RecordArgs {
     #[arg(long)]
     pub skip_empty: bool,
 
+    /// What to do with a text that is null. skip: list it in the ledger, write no row and exit with code 3;
+    /// null: write a row with null in place of its vector, in jsonl, csv, parquet or arrow
+    #[arg(long, value_name = "ACTION", default_value = "error", value_parser = named::<OnNull>())]
+    pub on_null: OnNull,
+
     /// Read only the first N records
     #[arg(long, value_name = "N")]
     pub limit: Option<u64>,
 
     /// Process only part I of N of the records, in contiguous parts of equal size, numbered from 1: -o
-    /// part-2.parquet --shard 2/8. The input is read once more to count its records. sconce merge joins the
-    /// outputs
+    /// 'part-{shard}.parquet' --shard 2/8 writes part-2-of-8.parquet. The input is read once more to count
+    /// its records. sconce merge joins the outputs
     #[arg(long, value_name = "I/N")]
     pub shard: Option<Shard>,
 
@@ -158,10 +166,11 @@ pub(super) fn records(
         pair_option: pair.0,
         input: input(&args, pair, verbosity)?,
         format: output_format(args.output_format, args.output.as_deref())?,
-        output: target(args.output),
+        output: target(args.output.map(|path| with_shard(path, "--output", args.shard)).transpose()?),
         chunks: false,
         batch_tokens: args.batch_tokens.map(|n| n as usize),
         skip_unreadable: args.on_error == OnError::Skip,
+        on_null: args.on_null,
         start: match (args.resume, args.restart) {
             (true, _) => StartMode::Resume,
             (_, true) => StartMode::Restart,
@@ -169,12 +178,28 @@ pub(super) fn records(
         },
         selection: Selection { skip_empty: args.skip_empty, limit: args.limit, shard: args.shard },
         append: None,
+        dry_run: false,
         cache: None,
+        vector_column: None,
         // A user who names the format needs no hint that the input looks like another one.
         hints: args.input_format.0.is_none(),
-        stats: args.stats,
+        stats: args.stats.map(|path| with_shard(path, "--stats", args.shard)).transpose()?,
         console: console(verbosity),
     })
+}
+
+/// A path in which `{shard}` stands for the shard.
+///
+/// # Errors
+/// [`UsageError`] if it does, but there is no shard.
+fn with_shard(path: PathBuf, option: &str, shard: Option<Shard>) -> Result<PathBuf> {
+    let Some(text) = path.to_str().filter(|text| text.contains(SHARD_PART)) else { return Ok(path) };
+    match shard {
+        Some(shard) => Ok(text.replace(SHARD_PART, &shard.file_name_part()).into()),
+        None => bail!(UsageError(format!(
+            "{option} {text}: {SHARD_PART} needs --shard I/N; pass it, or another name"
+        ))),
+    }
 }
 
 /// The texts, or the files that hold them.
@@ -236,7 +261,15 @@ fn input(
     let id_name = id_field.as_deref().unwrap_or("id");
     let (ids, keep): (Vec<_>, Vec<_>) =
         keep.iter().cloned().partition(|kept| kept.field == id_name && kept.output == "id");
-    let fields = Fields { text, pair: pair_field, id: id_field.clone(), keeps_id: !ids.is_empty(), keep };
+    let fields = Fields {
+        text,
+        pair: pair_field,
+        id: id_field.clone(),
+        keeps_id: !ids.is_empty(),
+        // Null is a text without characters to --skip-empty.
+        null_texts: args.on_null != OnNull::Error || args.skip_empty,
+        keep,
+    };
     Ok(Input::Files(sources, fields))
 }
 

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 
-use crate::rows::columns::{ID, INDEX, TOKENS, TRUNCATED, element};
+use crate::rows::columns::{ID, INDEX, SCALE, TOKENS, TRUNCATED, element};
 use crate::rows::{ContentType, OutputDtype, OutputFormat, OutputSchema, Span, VectorType};
 
 /// Names of the columns that Sconce writes itself, beside those of the content.
@@ -35,11 +35,12 @@ pub fn check(schema: &OutputSchema) -> Result<()> {
         | ContentType::Sparse { .. }
         | ContentType::Outputs(_) => {}
     }
+    check_vector_column(schema)?;
     check_kept_columns(schema)
 }
 
 fn check_vectors(format: OutputFormat, vectors: &VectorType) -> Result<()> {
-    let VectorType { dtype, dimensions, per_token, normalized } = vectors;
+    let VectorType { dtype, dimensions, per_token, normalized, nullable } = vectors;
     let holds_lists = matches!(format, OutputFormat::Jsonl | OutputFormat::Parquet | OutputFormat::Arrow);
     if *per_token && !holds_lists {
         bail!(
@@ -49,6 +50,12 @@ fn check_vectors(format: OutputFormat, vectors: &VectorType) -> Result<()> {
     if *per_token && *dtype == OutputDtype::Int8 {
         bail!(
             "--output-dtype int8 has one scale per row, but --pooling none and multi-vector give a row several vectors; choose f32, f16 or binary"
+        );
+    }
+    if *nullable && !format.has_columns() {
+        bail!(
+            "{format} has no null for a text that is null (--on-null null); pass --on-null skip, or write \
+             --output-format jsonl, csv, parquet or arrow"
         );
     }
     if *dtype == OutputDtype::Int8 && !format.has_columns() && !normalized {
@@ -67,6 +74,25 @@ fn check_vectors(format: OutputFormat, vectors: &VectorType) -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// Checks the name that the user has chosen for the column of vectors.
+fn check_vector_column(schema: &OutputSchema) -> Result<()> {
+    let Some(name) = schema.vector_column() else { return Ok(()) };
+    let is_own = RESERVED_COLUMNS.contains(&name) || name == SCALE || Span::NAMES.contains(&name);
+    match &schema.content {
+        ContentType::Vectors(_) if !schema.format.has_columns() => {
+            bail!(
+                "{} has no column of vectors for --vector-column; write --output-format jsonl, csv, parquet or arrow",
+                schema.format
+            )
+        }
+        ContentType::Vectors(_) if is_own || schema.kept.iter().any(|column| column.name == name) => {
+            bail!("--vector-column {name}: {name} is another column of the output; choose another name")
+        }
+        ContentType::Vectors(_) => Ok(()),
+        content => bail!("--vector-column names a vector, but a row has {}; leave it out", content.noun()),
+    }
 }
 
 fn check_kept_columns(schema: &OutputSchema) -> Result<()> {

@@ -158,8 +158,18 @@ fn content_type(fields: &[&FieldRef], metadata: &FileMetadata) -> Option<Content
     }
     let (last, before) = fields.split_last()?;
     let follows = |name: &str| before.last().is_some_and(|field| field.name() == name);
-    Some(match last.name().as_str() {
-        EMBEDDING => ContentType::Vectors(vector_type(last.data_type(), false, metadata)?),
+    let name = match metadata.get(Key::VectorColumn) {
+        Some(name) if name == last.name() => match last.data_type() {
+            DataType::FixedSizeList(..) => EMBEDDING,
+            _ => EMBEDDINGS,
+        },
+        _ => last.name(),
+    };
+    Some(match name {
+        EMBEDDING => {
+            let vectors = vector_type(last.data_type(), false, metadata)?;
+            ContentType::Vectors(VectorType { nullable: last.is_nullable(), ..vectors })
+        }
         EMBEDDINGS => ContentType::Vectors(token_vectors(last, metadata)?),
         SCORE => ContentType::Scores { ranked: follows(RANK) },
         LABELS => ContentType::Labels,
@@ -204,5 +214,5 @@ fn vector_type(list: &DataType, per_token: bool, metadata: &FileMetadata) -> Opt
     let width = usize::try_from(*width).ok().filter(|width| *width > 0)?;
     let dimensions = if is_binary { 8 * width } else { width };
     let normalized = metadata.get(Key::Normalized) == Some("true");
-    Some(VectorType { dtype, dimensions, per_token, normalized })
+    Some(VectorType { dtype, dimensions, per_token, normalized, nullable: false })
 }

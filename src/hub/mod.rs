@@ -10,9 +10,11 @@
 //! * `source`: the model that a user names. `directory`: where its files are, here or in the cache.
 //! * `snapshot`: what the cache has of a model. `completeness`: whether that is all. `repository`: what to
 //!   download.
+//! * `cached`: all models in the cache.
 //! * `download`: from the hub to the cache. `errors`: the sentences if that fails.
 
 mod blob;
+mod cached;
 mod certificates;
 mod client;
 mod completeness;
@@ -28,5 +30,6 @@ mod snapshot;
 mod source;
 mod url;
 
+pub use cached::{CachedModel, cached_models};
 pub use directory::ModelDir;
 pub use source::{NoSuchModel, NotDownloaded, Source, is_revision};

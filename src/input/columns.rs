@@ -26,6 +26,7 @@ pub(super) struct Columns {
     /// The columns of the text.
     text_columns: Vec<Column>,
     pair: Option<Column>,
+    null_texts: bool,
     id: Option<Column>,
     keep: Vec<KeptField<Column>>,
     limit: ReadLimit,
@@ -110,7 +111,8 @@ impl Columns {
         let text_columns = text_columns.map(|(found, name)| column(found, name)).collect();
         let pair = pair.zip(fields.pair.as_ref()).map(|(found, name)| column(found, name));
         let id = id.map(|found| column(found, &fields.id_name().to_owned()));
-        Ok(Columns { text: fields.text.clone(), text_columns, pair, id, keep, projection, limit })
+        let (text, null_texts) = (fields.text.clone(), fields.null_texts);
+        Ok(Columns { text, text_columns, pair, null_texts, id, keep, projection, limit })
     }
 }
 
@@ -182,6 +184,7 @@ pub(super) struct Rows {
     /// The columns of the text.
     text_columns: Vec<TextColumn>,
     pair: Option<TextColumn>,
+    null_texts: bool,
     id: Option<IdColumn>,
     /// The carried-through fields and their names.
     keep: Vec<(KeptField<KeptColumn>, String)>,
@@ -204,6 +207,7 @@ impl Rows {
             text: columns.text.clone(),
             text_columns: text_columns.collect::<Result<_, String>>()?,
             pair: columns.pair.as_ref().map(|pair| TextColumn::new(batch, pair)).transpose()?,
+            null_texts: columns.null_texts,
             id: columns.id.as_ref().map(|id| IdColumn::new(batch, id)).transpose()?,
             limit: columns.limit,
             keep: keep.collect::<Result<_, String>>()?,
@@ -236,11 +240,17 @@ impl Rows {
 
     /// The record of a row of the batch, or why it cannot be read.
     fn record(&self, row: usize, location: Location) -> Result<Record, String> {
-        let text = self.text.join(|i| match self.text_columns[i].get(row)? {
-            None if !self.text.is_several() => Err(self.text_columns[i].is_null()),
-            text => Ok(text),
-        })?;
-        let pair = self.pair.as_ref().map(|pair| pair.get(row)?.ok_or_else(|| pair.is_null())).transpose()?;
+        let text = self.text.join(|i| self.text_columns[i].get(row))?;
+        let pair = self.pair.as_ref().map(|pair| pair.get(row)).transpose()?;
+        let is_null = text.is_none() || pair == Some(None);
+        if is_null && !self.null_texts {
+            return Err(match (&text, &self.pair) {
+                (None, _) if self.text.is_several() => self.text.missing(),
+                (Some(_), Some(pair)) => pair.is_null(),
+                _ => self.text_columns[0].is_null(),
+            });
+        }
+        let (text, pair) = (text.unwrap_or_default(), pair.map(Option::unwrap_or_default));
         let id = self.id.as_ref().map(|ids| ids.get(row, self.limit)).transpose()?.flatten();
         let kept = self.keep.iter().map(|(kept, name)| match kept {
             KeptField::BuiltIn(name) => Ok(built_in_field(name, &location, &text).unwrap_or_default()),
@@ -249,7 +259,7 @@ impl Rows {
                 .map_err(|reason| format!("cannot be used: field {name:?} {reason}; leave it out of --keep")),
         });
         let kept = kept.collect::<Result<_, _>>()?;
-        Ok(Record { location, id, text, pair, kept })
+        Ok(Record { location, id, text, pair, is_null, kept })
     }
 }
 

@@ -164,7 +164,7 @@ impl CsvRows {
         let field = |column: usize| {
             str::from_utf8(&self.row[column]).map(str::to_owned).map_err(|_| NOT_UTF8.to_owned())
         };
-        let text = self.text.join(|i| field(self.text_columns[i]).map(Some))?;
+        let text = self.text.join(|i| field(self.text_columns[i]).map(Some))?.unwrap_or_default();
         let kept = self.keep.iter().map(|kept| match kept {
             KeptField::Column(column) => field(*column).map(|value| Value::String(value).into()),
             KeptField::BuiltIn(name) => Ok(built_in_field(name, &location, &text).unwrap_or_default()),
@@ -172,7 +172,7 @@ impl CsvRows {
         let kept = kept.collect::<Result<_, _>>()?;
         let id = self.id.map(field).transpose()?.map(Value::String);
         let pair = self.pair.map(field).transpose()?;
-        Ok(Record { location, id, text, pair, kept })
+        Ok(Record { location, id, text, pair, is_null: false, kept })
     }
 
     /// Reads the next row into `row`.

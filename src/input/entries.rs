@@ -264,6 +264,6 @@ impl Arguments {
         self.bytes_read += text.len() as u64 + 1;
         let position = Position::Argument(self.arguments_read);
         let location = Location { source: "the command line".into(), position };
-        Some(Entry::Record(Record { location, id: None, text, pair: None, kept: Vec::new() }))
+        Some(Entry::Record(Record { location, id: None, text, pair: None, is_null: false, kept: Vec::new() }))
     }
 }

@@ -11,7 +11,7 @@ use super::error::{MAX_LISTED_NAMES, list_names};
 use super::limit::ReadLimit;
 use super::lines::Lines;
 use super::reader::InputReader;
-use super::record::{Entry, Fields, KeptName, MAX_EXACT_INTEGER, Record, TextFields, built_in_field};
+use super::record::{Entry, Fields, KeptName, MAX_EXACT_INTEGER, Record, built_in_field};
 use super::source::{Format, Source};
 use crate::formats::jsonl::{
     find_fields, has_rounded_integer, json_type, lone_surrogate, not_finite, parseable, replace_not_finite,
@@ -157,7 +157,7 @@ impl JsonLines {
 
     /// The record of a line, or why it cannot be read.
     fn record(&mut self, line: Record) -> Result<Record, String> {
-        let Fields { text, pair, keep, .. } = &self.fields;
+        let Fields { text, pair, keep, null_texts, .. } = &self.fields;
         let wanted: Vec<&str> = (text.names.iter().map(String::as_str))
             .chain([self.fields.id_name()])
             .chain(pair.as_deref())
@@ -179,14 +179,27 @@ impl JsonLines {
         });
         let kept = kept.collect::<Result<Vec<_>, String>>()?;
         let id = self.id(field(self.fields.id_name()))?;
-        let pair = pair.as_ref().map(|name| string(field(name), name, "--pair-field")).transpose()?;
-        let text = join(text, field)?;
+        let value = |name: &str, option: &str| match field(name) {
+            Some(raw) if *null_texts && raw.is_null() => Ok(None),
+            raw => string(raw, name, option).map(Some),
+        };
+        let pair = pair.as_ref().map(|name| value(name, "--pair-field")).transpose()?;
+        let found = text.join(|i| match &text.names[i] {
+            // Null is as good as no value of one of several fields.
+            name if text.is_several() && field(name).is_none_or(RawField::is_null) => Ok(None),
+            name => value(name, "--text-field"),
+        })?;
+        if found.is_none() && !null_texts {
+            return Err(text.missing());
+        }
+        let is_null = found.is_none() || pair == Some(None);
+        let (text, pair) = (found.unwrap_or_default(), pair.map(Option::unwrap_or_default));
         let kept = (kept.into_iter().zip(keep))
             .map(|(value, kept)| {
                 value.or_else(|| built_in_field(&kept.field, &line.location, &text)).unwrap_or_default()
             })
             .collect();
-        Ok(Record { location: line.location, id, text, pair, kept })
+        Ok(Record { location: line.location, id, text, pair, is_null, kept })
     }
 
     /// The id of a record whose id field is `raw`: a string or an integer, or the JSON text of another value.
@@ -219,18 +232,6 @@ impl JsonLines {
             id => Ok(Some(id)),
         }
     }
-}
-
-/// The text of a record: the string of its only field, or of several fields. Null is as good as none of
-/// these.
-fn join<'a>(fields: &TextFields, field: impl Fn(&str) -> Option<RawField<'a>>) -> Result<String, String> {
-    fields.join(|i| {
-        let name = &fields.names[i];
-        match field(name) {
-            raw if fields.is_several() && raw.is_none_or(RawField::is_null) => Ok(None),
-            raw => string(raw, name, "--text-field").map(Some),
-        }
-    })
 }
 
 /// The predicate of an error about a line that [`find_fields`] rejects.

@@ -57,6 +57,8 @@ pub struct Record {
     pub text: String,
     /// The second text of a pair.
     pub pair: Option<String>,
+    /// Whether the text or the second one is null, and empty here; only with [`Fields::null_texts`].
+    pub is_null: bool,
     /// The values of [`Fields::keep`] in the same order; null if the record does not have the field.
     pub kept: Vec<FieldValue>,
 }
@@ -97,7 +99,7 @@ impl Entry {
     pub(super) fn plain_text(location: Location, id: Option<Value>, text: String, keep: &[KeptName]) -> Self {
         let kept = keep.iter().map(|kept| built_in_field(&kept.field, &location, &text).unwrap_or_default());
         let kept = kept.collect();
-        Entry::Record(Record { location, id, text, pair: None, kept })
+        Entry::Record(Record { location, id, text, pair: None, is_null: false, kept })
     }
 }
 
@@ -115,6 +117,8 @@ pub struct Fields {
     pub id: Option<String>,
     /// Whether the input must have the field of the id, because `--keep` names it.
     pub keeps_id: bool,
+    /// Whether a record may have a text that is null; otherwise it cannot be read.
+    pub null_texts: bool,
     /// Fields that are carried through to the output.
     pub keep: Vec<KeptName>,
 }
@@ -147,15 +151,15 @@ impl TextFields {
     }
 
     /// The text of a record: the value of the only field, or the values of several fields that are not blank,
-    /// with the separator between them. `value` returns the value of the field of an index, and `None` if a
-    /// record does not have this one of several.
+    /// with the separator between them. `value` returns the value of the field of an index, and `None` if it
+    /// is null, or a record does not have this one of several. `None` if there is no value.
     ///
     /// # Errors
-    /// If `value` fails, or the record has none of the fields; as a predicate.
+    /// If `value` fails.
     pub(super) fn join(
         &self,
         mut value: impl FnMut(usize) -> Result<Option<String>, String>,
-    ) -> Result<String, String> {
+    ) -> Result<Option<String>, String> {
         let mut text: Option<String> = None;
         for i in 0..self.names.len() {
             let Some(value) = value(i)? else { continue };
@@ -168,13 +172,13 @@ impl TextFields {
                 _ => text = Some(value),
             }
         }
-        text.ok_or_else(|| {
-            let names: Vec<String> = self.names.iter().map(|name| format!("{name:?}")).collect();
-            format!(
-                "has a string in none of the fields {}; choose others with --text-field",
-                names.join(", ")
-            )
-        })
+        Ok(text)
+    }
+
+    /// The predicate of an error about a record that has no value in any of several fields.
+    pub(super) fn missing(&self) -> String {
+        let names: Vec<String> = self.names.iter().map(|name| format!("{name:?}")).collect();
+        format!("has a string in none of the fields {}; choose others with --text-field", names.join(", "))
     }
 }
 
@@ -265,14 +269,17 @@ mod tests {
     fn the_values_of_several_fields_are_joined() {
         let fields = TextFields { names: ["a", "b", "c"].map(String::from).into(), separator: ": ".into() };
         let joined = |values: [Option<&str>; 3]| fields.join(|i| Ok(values[i].map(String::from)));
-        assert_eq!(joined([Some("x"), Some("y"), Some("z")]), Ok("x: y: z".into()));
-        assert_eq!(joined([Some(""), Some("y"), Some(" \n")]), Ok("y".into()));
-        assert_eq!(joined([None, Some(" y"), None]), Ok(" y".into()));
-        assert_eq!(joined([Some("x"), None, Some("z")]), Ok("x: z".into()));
-        assert_eq!(joined([None, Some(""), None]), Ok("".into()));
-        let none = "has a string in none of the fields \"a\", \"b\", \"c\"; choose others with --text-field";
-        assert_eq!(joined([None, None, None]), Err(none.into()));
-        assert_eq!(TextFields::default().join(|_| Ok(Some(" ".into()))), Ok(" ".into()));
+        let text = |text: &str| Ok(Some(text.to_owned()));
+        assert_eq!(joined([Some("x"), Some("y"), Some("z")]), text("x: y: z"));
+        assert_eq!(joined([Some(""), Some("y"), Some(" \n")]), text("y"));
+        assert_eq!(joined([None, Some(" y"), None]), text(" y"));
+        assert_eq!(joined([Some("x"), None, Some("z")]), text("x: z"));
+        assert_eq!(joined([None, Some(""), None]), text(""));
+        assert_eq!(joined([None, None, None]), Ok(None));
+        let missing =
+            "has a string in none of the fields \"a\", \"b\", \"c\"; choose others with --text-field";
+        assert_eq!(fields.missing(), missing);
+        assert_eq!(TextFields::default().join(|_| text(" ")), text(" "));
     }
 
     #[test]

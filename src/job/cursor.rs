@@ -41,6 +41,9 @@ pub(super) fn add_record(hasher: &mut Hasher, record: &Record) {
     hasher.add_part(&record.text);
     hasher.add_part(record.pair.as_deref().unwrap_or("\0"));
     hasher.add_part(record.id.as_ref().map_or("\0".into(), Value::to_string));
+    if record.is_null {
+        hasher.add_part("\0null");
+    }
     record.kept.iter().for_each(|value| hasher.add_part(value.json().to_string()));
 }
 
@@ -74,7 +77,7 @@ mod tests {
         let location = Location { source: "a.jsonl".into(), position: Position::Line(1) };
         let record = |text: &str, pair: Option<&str>, id: Value, kept: Value| {
             let (location, pair, kept) = (location.clone(), pair.map(String::from), vec![kept.into()]);
-            Entry::Record(Record { location, id: Some(id), text: text.into(), pair, kept })
+            Entry::Record(Record { location, id: Some(id), text: text.into(), pair, is_null: false, kept })
         };
         let unreadable = |reason: &str| {
             Entry::Unreadable(Unreadable { location: location.clone(), reason: reason.into() })

@@ -79,6 +79,8 @@ pub(super) enum Outcome {
     Unchanged,
     /// The text is empty, and `--skip-empty` is set.
     SkippedEmpty,
+    /// The text is null, which `--on-null` decides about.
+    Null,
     /// The text has more tokens than the limit, and `--on-long` is `skip` or `error`.
     TooLong {
         /// Tokens of the whole text.

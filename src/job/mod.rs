@@ -17,12 +17,14 @@
 //! * `collector`: writes rows and ledger in input order, and saves checkpoints.
 //! * `columns`: the types of the columns that come from the input.
 //! * `cursor`, `manifest`, `journal`, `identity`, `digests`: resuming an interrupted run.
+//! * `dry_run`: what a run would take.
 //! * `stats`, `summary`: counts and timings. `signals`: Ctrl-C.
 
 mod collector;
 mod columns;
 mod cursor;
 mod digests;
+mod dry_run;
 mod identity;
 mod journal;
 mod known_records;
@@ -40,6 +42,7 @@ mod tokenizer;
 
 pub use collector::{Policy, QueryColumns, RunOutput};
 pub use digests::{FileDigests, sha256_of_texts, weights_digest};
+pub use dry_run::Estimate;
 pub use identity::{DEVICE, Identity};
 pub use journal::{EarlierRun, Journal, StartMode, refuse_interrupted};
 pub use known_records::FileRecords;
@@ -47,7 +50,7 @@ pub use manifest::{Manifest, RunIdentity, shard_of_run};
 pub use queries::Queries;
 pub use shard::Shard;
 pub use signals::{EXIT_INTERRUPTED, Interrupted};
-pub use source::{OpenInput, Pace, RecordSource, Selection};
+pub use source::{OnNull, OpenInput, Pace, RecordSource, Selection};
 pub use stages::{EnginePlan, FinishedJob, Job, JobPlan, OpenedJob, UnfinishedJob, UpToDateJob};
 pub use stats::{ExitStatus, Stats};
 pub use summary::{Timings, check_writable};

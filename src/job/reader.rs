@@ -28,10 +28,22 @@ pub(super) fn start_stages<T: Task>(
     queries: Queries,
     engine: &Engine<T>,
 ) -> Result<Receiver<Result<Outgoing<RecordMeta>>>> {
+    let is_interactive = source.is_interactive();
+    engine.start(start_tokenizers(source, start, is_resumable, queries, engine)?, is_interactive)
+}
+
+/// Starts the reader and the tokenizers, and returns the channel with the tokenized records, in the order of
+/// input.
+pub(super) fn start_tokenizers<T: Task>(
+    source: RecordSource,
+    start: Cursor,
+    is_resumable: bool,
+    queries: Queries,
+    engine: &Engine<T>,
+) -> Result<Receiver<Incoming<RecordMeta>>> {
     let budget = *engine.budget();
     let (to_tokenizers, from_reader) = bounded::<RecordGroup>(budget.tokenizers);
     let (to_batcher, from_tokenizers) = bounded(budget.queued_groups());
-    let is_interactive = source.is_interactive();
     // A record with many queries is as large as many records.
     let waits_for_records = source.is_stream() && !source.has_batches();
     let group_records = if waits_for_records { 1 } else { (GROUP_RECORDS / queries.count()).max(1) };
@@ -50,7 +62,7 @@ pub(super) fn start_stages<T: Task>(
             }
         })?;
     }
-    engine.start(from_tokenizers, is_interactive)
+    Ok(from_tokenizers)
 }
 
 /// Reads records, sends them to the tokenizers in groups of at most `max_records`, and sends the channels of

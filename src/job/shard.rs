@@ -30,6 +30,12 @@ impl Shard {
     pub fn count(self) -> u64 {
         self.count
     }
+
+    /// What stands for `{shard}` in the name of a file: `02-of-16`, so that names are sorted as shards are.
+    pub fn file_name_part(self) -> String {
+        let Shard { number, count } = self;
+        format!("{number:0width$}-of-{count}", width = count.to_string().len())
+    }
 }
 
 impl FromStr for Shard {

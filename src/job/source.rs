@@ -10,7 +10,22 @@ use super::known_records::KnownRecords;
 use super::shard::Shard;
 use crate::error::UsageError;
 use crate::input::{Entries, Entry, ReadLimit, Record};
+use crate::named::names;
 use crate::rows::field::{FieldValue, json_bytes};
+
+/// What to do with a record whose text is null.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnNull {
+    /// It cannot be read.
+    #[default]
+    Error,
+    /// List it in the ledger; it has no row.
+    Skip,
+    /// Write a row with null in place of its content.
+    Null,
+}
+
+names!(OnNull { Error => "error", Skip => "skip", Null => "null" });
 
 /// Which records are processed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

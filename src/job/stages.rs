@@ -8,6 +8,7 @@ use anyhow::Result;
 
 use super::collector::{Collector, RunOutput};
 use super::digests::add_weights_digest;
+use super::dry_run::Estimate;
 use super::journal::{EarlierRun, Journal, StartMode};
 use super::known_records::{FileRecords, KnownRecords};
 use super::manifest::Manifest;
@@ -146,6 +147,16 @@ pub struct Job<T> {
 }
 
 impl<T: Task> UnfinishedJob<T> {
+    /// What the run would take: reads and tokenizes all records, and writes no row.
+    ///
+    /// # Errors
+    /// If the input or the model fails.
+    pub fn estimate(self) -> Result<Estimate> {
+        let UnfinishedJob { source, queries, engine, output: RunOutput { policy, schema, .. }, .. } = self;
+        let engine = Engine::new(Arc::new(engine.task), engine.budget, None);
+        Estimate::of(source, queries, &engine, policy, &schema)
+    }
+
     /// Continues the interrupted run, if there is one, or starts at the first record.
     pub fn start(self) -> Result<Job<T>> {
         let UnfinishedJob { mut source, queries, engine, mut output, journal, interrupted } = self;

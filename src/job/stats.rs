@@ -38,6 +38,10 @@ pub struct Stats {
     pub empty: u64,
     /// Records with such a text that `--skip-empty` skipped.
     pub skipped_empty: u64,
+    /// Rows with null in place of a vector, because their text is null (`--on-null null`).
+    pub null_rows: u64,
+    /// Records whose text is null, and which have no row (`--on-null skip`).
+    pub skipped_null: u64,
     /// Records that the output had rows of already (`--append`): they are not encoded.
     pub unchanged: u64,
     /// Milliseconds of all runs, up to the last checkpoint.
@@ -59,7 +63,7 @@ const MIN_EMPTY_FOR_NOTE: u64 = 10;
 impl Stats {
     /// Records that have no row, although they were selected.
     pub fn skipped_records(&self) -> u64 {
-        self.skipped + self.failed
+        self.skipped + self.skipped_null + self.failed
     }
 
     /// The exit status of a run with these counts. A nulled field does not count, because the record has its
@@ -86,6 +90,16 @@ impl Stats {
             let they = if self.failed == 1 { "it" } else { "they" };
             console
                 .warn(format!("{} skipped because {they} could not be used{details}", records(self.failed)));
+        }
+        if self.skipped_null > 0 {
+            let their = if self.skipped_null == 1 { "its text is" } else { "their texts are" };
+            console.warn(format!("{} skipped because {their} null{details}", records(self.skipped_null)));
+        }
+        if self.null_rows > 0 {
+            let rows = counted(self.null_rows, "row");
+            let (have, texts) =
+                if self.null_rows == 1 { ("has", "its text is") } else { ("have", "their texts are") };
+            console.note(format!("{rows} {have} null in place of a vector, because {texts} null"));
         }
         if self.nulled > 0 {
             let records = records(self.nulled);

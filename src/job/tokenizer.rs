@@ -48,6 +48,11 @@ pub(super) fn prepare<T: Task>(
     if is_known {
         return vec![item(RecordMeta { is_empty, ..meta(record.location, Outcome::Unchanged) }, None)];
     }
+    if record.is_null {
+        let Record { location, id, kept, .. } = record;
+        let (id, kept) = (id, Arc::new(kept));
+        return vec![item(RecordMeta { id, kept, ends_batch, ..meta(location, Outcome::Null) }, None)];
+    }
     let guard = (record.text.len() > LONG_TEXT_BYTES)
         .then(|| long_text.lock().unwrap_or_else(PoisonError::into_inner));
     let parts: Vec<_> =

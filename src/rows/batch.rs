@@ -16,7 +16,7 @@ use arrow_select::concat::concat;
 use serde_json::Value;
 
 use super::column_type::{ColumnType, exact_f64, to_text};
-use super::columns::{ID, INDEX, TOKENS, TRUNCATED};
+use super::columns::{EMBEDDING, EMBEDDINGS, ID, INDEX, TOKENS, TRUNCATED};
 use super::content_columns::{self, ContentBuilder};
 use super::field::FieldValue;
 use super::row::{Row, Span};
@@ -35,7 +35,12 @@ pub(crate) fn arrow_schema(schema: &OutputSchema) -> SchemaRef {
     for column in &schema.kept {
         fields.push(Field::new(&column.name, column.column_type.data_type(), true));
     }
-    fields.extend(content_columns::fields(&schema.content));
+    fields.extend(content_columns::fields(&schema.content).into_iter().map(|field| {
+        match schema.vector_column() {
+            Some(name) if [EMBEDDING, EMBEDDINGS].contains(&field.name().as_str()) => field.with_name(name),
+            _ => field,
+        }
+    }));
     Arc::new(Schema::new_with_metadata(fields, schema.metadata.to_arrow().collect::<BTreeMap<_, _>>()))
 }
 

@@ -41,6 +41,8 @@ pub enum Content {
     },
     /// Several outputs of one text, in the order of [`OutputTypes::parts`].
     Outputs(Vec<Content>),
+    /// No vector, because the text is null; only where [`VectorType::nullable`] is set.
+    Null,
 }
 
 /// A token with its score.
@@ -156,6 +158,8 @@ pub struct VectorType {
     pub per_token: bool,
     /// Whether vectors have unit length.
     pub normalized: bool,
+    /// Whether a row may have null in place of its vector.
+    pub nullable: bool,
 }
 
 impl Content {
@@ -172,6 +176,7 @@ impl Content {
                 no_answer.is_finite() && answers.iter().all(|answer| answer.score.is_finite())
             }
             Content::Outputs(outputs) => outputs.iter().all(Content::is_finite),
+            Content::Null => true,
         }
     }
 

@@ -25,11 +25,11 @@ pub(crate) fn fields(content: &ContentType) -> Vec<Field> {
     let field = |name: &str, data_type| Field::new(name, data_type, false);
     match content {
         ContentType::Vectors(vectors) => {
-            let scale = (vectors.dtype == OutputDtype::Int8).then(|| field(SCALE, DataType::Float32));
+            let scale = (vectors.dtype == OutputDtype::Int8).then_some((SCALE, DataType::Float32));
             let vector = vector_type(vectors);
-            let vector =
-                if vectors.per_token { field(EMBEDDINGS, list_of(vector)) } else { field(EMBEDDING, vector) };
-            scale.into_iter().chain([vector]).collect()
+            let vector = if vectors.per_token { (EMBEDDINGS, list_of(vector)) } else { (EMBEDDING, vector) };
+            let columns = scale.into_iter().chain([vector]);
+            columns.map(|(name, data_type)| Field::new(name, data_type, vectors.nullable)).collect()
         }
         ContentType::Scores { ranked } => {
             let rank = ranked.then(|| field(RANK, DataType::Int64));
@@ -165,6 +165,16 @@ fn push(content_type: &ContentType, content: &Content, columns: &mut Columns) ->
             }
             Ok(values.len() * vectors.dtype.element_bytes())
         }
+        (ContentType::Vectors(vectors), Content::Null) => {
+            if vectors.dtype == OutputDtype::Int8 {
+                next::<Float32Builder>(columns).append_null();
+            }
+            let lists: &mut FixedSizeListBuilder<_> = next(columns);
+            let zeros = vectors.dtype.quantize(vec![0.0; vectors.dimensions], vectors.dimensions);
+            push_elements(lists, &zeros.values);
+            lists.append(false);
+            Ok(vectors.vector_bytes())
+        }
         (ContentType::Scores { ranked }, Content::Score { score, rank }) => {
             if *ranked {
                 next::<Int64Builder>(columns).append_value(rank.unwrap_or_default() as i64);
@@ -216,10 +226,15 @@ fn push_vectors(
     width: usize,
     values: &VectorValues,
 ) {
+    push_elements(vectors, values);
+    (0..values.len() / width).for_each(|_| vectors.append(true));
+}
+
+/// Adds the elements of vectors.
+fn push_elements(vectors: &mut FixedSizeListBuilder<Box<dyn ArrayBuilder>>, values: &VectorValues) {
     match values {
         VectorValues::F32(values) => typed::<Float32Builder>(vectors.values()).append_slice(values),
         VectorValues::F16(values) => typed::<Float16Builder>(vectors.values()).append_slice(values),
         VectorValues::Int8(values) => typed::<Int8Builder>(vectors.values()).append_slice(values),
     }
-    (0..values.len() / width).for_each(|_| vectors.append(true));
 }

@@ -33,6 +33,8 @@ pub enum Key {
     Pooling,
     /// Whether vectors have unit length.
     Normalized,
+    /// The name of the column of vectors, if the user has chosen it.
+    VectorColumn,
     /// Dimensions of a vector.
     Dimensions,
     /// The prompt before each text.
@@ -79,6 +81,7 @@ names!(Key {
     OutputDtype => "output_dtype",
     Pooling => "pooling",
     Normalized => "normalized",
+    VectorColumn => "vector_column",
     Dimensions => "dimensions",
     Prompt => "prompt",
     Similarity => "similarity",

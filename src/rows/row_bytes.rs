@@ -164,7 +164,7 @@ mod tests {
     };
 
     fn vectors(dtype: OutputDtype, per_token: bool) -> VectorType {
-        VectorType { dtype, dimensions: 8, per_token, normalized: true }
+        VectorType { dtype, dimensions: 8, per_token, normalized: true, nullable: false }
     }
 
     /// Contents of each type, of two rows.

@@ -5,7 +5,7 @@ use anyhow::Result;
 use super::column_type::{ColumnType, KeptColumn};
 use super::content::{ContentType, VectorType, other_content};
 use super::format::OutputFormat;
-use super::metadata::FileMetadata;
+use super::metadata::{FileMetadata, Key};
 
 /// What all rows of an output have in common.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,6 +31,11 @@ impl OutputSchema {
     /// Whether a row that had NaN or infinite numbers can be recognised.
     pub fn preserves_non_finite(&self) -> bool {
         self.content.preserves_non_finite(self.format)
+    }
+
+    /// The name that the user has chosen for the column of vectors.
+    pub(crate) fn vector_column(&self) -> Option<&str> {
+        self.metadata.get(Key::VectorColumn)
     }
 
     /// The type of the vectors, for formats that hold nothing else.

@@ -4,6 +4,7 @@
 pub mod answer;
 mod append;
 pub mod attend;
+pub mod cache;
 pub mod classify;
 pub mod download;
 pub mod embed;
@@ -18,6 +19,24 @@ pub mod search;
 pub mod similarity;
 pub mod tag;
 pub mod verify;
+
+use anyhow::Result;
+
+use crate::formats::{TableFormat, TableWriter};
+use crate::rows::{FieldValue, KeptColumn};
+use crate::store::{OutputLock, ReadFiles, Target};
+
+/// Prints a table. `rows` is called once or twice: text needs the widths of the columns first.
+fn print_table<I: Iterator<Item = Vec<FieldValue>>>(
+    format: TableFormat,
+    columns: Vec<KeptColumn>,
+    rows: impl Fn() -> I,
+) -> Result<()> {
+    let lock = OutputLock::acquire(&Target::Stdout)?.check("--output", &ReadFiles::default())?;
+    let mut table = TableWriter::open(&lock, format, columns)?;
+    table.write_all(rows)?;
+    table.finish()
+}
 
 /// A flag as `inspect` prints it and manifests store it.
 fn yes_or_no(value: bool) -> String {

@@ -7,16 +7,17 @@ use rayon::prelude::*;
 use serde::{Serialize, Serializer};
 use serde_json::json;
 
+use super::print_table;
 use super::query_texts::report;
 use crate::engine::TaskInput;
 use crate::error::UsageError;
-use crate::formats::{TableFormat, TableWriter};
+use crate::formats::TableFormat;
 use crate::load::{ModelOptions, load_embedding_or_sparse};
 use crate::named::Named;
 use crate::neighbours::{Compared, Encoded, Similarity};
 use crate::rows::columns::{PAIR, SCORE};
 use crate::rows::{ColumnType, FieldValue, KeptColumn};
-use crate::store::{OutputLock, ReadFiles, Target, print, print_with};
+use crate::store::{print, print_with};
 use crate::sys::console::Console;
 use crate::task::{EmbeddedTexts, ModelTask, TextEncoder, VectorOptions, engine};
 
@@ -152,15 +153,4 @@ fn print_pairs(format: TableFormat, matrix: &Matrix) -> Result<()> {
         others.map(move |(score, b)| vec![json!(a).into(), json!(b).into(), FieldValue::from(score)])
     };
     print_table(format, columns, || (0..matrix.vectors.len()).flat_map(pairs_of))
-}
-
-fn print_table<I: Iterator<Item = Vec<FieldValue>>>(
-    format: TableFormat,
-    columns: Vec<KeptColumn>,
-    rows: impl Fn() -> I,
-) -> Result<()> {
-    let lock = OutputLock::acquire(&Target::Stdout)?.check("--output", &ReadFiles::default())?;
-    let mut table = TableWriter::open(&lock, format, columns)?;
-    table.write_all(rows)?;
-    table.finish()
 }

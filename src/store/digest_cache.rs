@@ -33,6 +33,12 @@ pub fn cache_directory() -> Option<PathBuf> {
     cache.filter(|_| cfg!(unix)).map(|cache| cache.join("sconce"))
 }
 
+/// When a file of a cache was last used: when it was read or mapped, or where the file system does not store
+/// this, when it was written.
+pub fn last_used(metadata: &Metadata) -> Option<SystemTime> {
+    [metadata.accessed(), metadata.modified()].into_iter().flatten().max()
+}
+
 /// The digest of a file: that of an earlier run if the file is the same and has not changed since. A cache
 /// that cannot be read or written is no error.
 pub fn sha256(path: &Path) -> io::Result<Digest> {

@@ -58,10 +58,12 @@ pub struct OutputLock {
 }
 
 impl OutputLock {
-    /// Locks an output. It must also be [checked](UncheckedOutput::check).
+    /// Locks an output, whose directory is made if there is none. It must also be
+    /// [checked](UncheckedOutput::check).
     pub fn acquire(target: &Target) -> Result<UncheckedOutput> {
-        if *target == Target::Stdout {
-            check_stdout()?;
+        match target {
+            Target::Stdout => check_stdout()?,
+            Target::File(path) => make_directory(parent_dir(path), target)?,
         }
         let sidecars = SidecarPaths::of(target)?;
         sidecars.as_ref().map_or(Ok(()), |sidecars| check_name_length(sidecars, target))?;
@@ -94,6 +96,19 @@ impl Drop for OutputLock {
             let _ = fs::remove_file(&sidecars.lock);
         }
     }
+}
+
+/// Makes the directory of an output, and those that it is in.
+fn make_directory(directory: &Path, target: &Target) -> Result<()> {
+    if directory.is_dir() {
+        return Ok(());
+    }
+    fs::create_dir_all(directory).map_err(|error| {
+        anyhow!(
+            "cannot write {target}: directory {} cannot be made ({error}); choose another --output",
+            directory.display()
+        )
+    })
 }
 
 /// Checks that the file system has names that are long enough for the files beside an output.

@@ -64,13 +64,20 @@ impl OutputsEncoder {
         let Embedder { dtype, dimensions, .. } = self.embedder;
         let normalized = self.embedder.is_normalized();
         OutputTypes {
-            dense: self.has_dense.then_some(VectorType { dtype, dimensions, per_token: false, normalized }),
+            dense: self.has_dense.then_some(VectorType {
+                dtype,
+                dimensions,
+                per_token: false,
+                normalized,
+                nullable: false,
+            }),
             sparse: self.lexical.as_ref().map(|_| self.embedder.spec().vocab_size),
             tokens: self.projection.as_ref().map(|(modules, dimensions)| VectorType {
                 dtype,
                 dimensions: *dimensions,
                 per_token: true,
                 normalized: is_normalized(modules),
+                nullable: false,
             }),
         }
     }

@@ -440,6 +440,7 @@ fn pairs_reach_the_encoder() {
             id: None,
             text: row["text"].as_str().unwrap().into(),
             pair: row["pair"].as_str().map(String::from),
+            is_null: false,
             kept: Vec::new(),
         })
         .collect();

@@ -1,7 +1,7 @@
 //! Packed weights are mapped from a file in the cache, and no state of that file changes a vector.
 
 use std::collections::HashMap;
-use std::fs;
+use std::fs::{self, FileTimes};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, SystemTime};
@@ -206,7 +206,7 @@ fn of_another_build(file: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn files_of_killed_processes_are_removed_after_a_day() {
+fn files_of_killed_processes_are_removed_after_a_day_and_unused_ones_after_a_month() {
     let folder = tempfile::tempdir().unwrap();
     let (model, cache) = (large_model(folder.path()), folder.path().join("cache"));
     let weights = cache.join("weights");
@@ -216,9 +216,14 @@ fn files_of_killed_processes_are_removed_after_a_day() {
         let file = fs::File::create(weights.join(name)).unwrap();
         file.set_modified(time).unwrap();
     }
+    let month = SystemTime::now() - Duration::from_secs(31 * 24 * 60 * 60);
+    for (name, read) in [("unused", month), ("used", old)] {
+        let file = fs::File::create(weights.join(name)).unwrap();
+        file.set_times(FileTimes::new().set_accessed(read).set_modified(month)).unwrap();
+    }
     embed(&model, &cache, &[]);
-    assert_eq!(files(&cache).len(), 3, "the new file, and two others");
-    assert!(!weights.join(".packing-old").exists());
+    assert_eq!(files(&cache).len(), 4, "the new file, and three others");
+    assert!(!weights.join(".packing-old").exists() && !weights.join("unused").exists());
 }
 
 #[test]

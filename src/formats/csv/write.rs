@@ -1,6 +1,7 @@
 //! Comma-separated values with a header: `index`, `id` if rows have ids, `chunk`, `start` and `end` if rows
 //! are chunks, `tokens`, `truncated`, the kept columns, and the content: for vectors `scale` for `int8`, and
-//! the elements as `e0`, `e1` and so on; for scores `rank` if rows are sorted, and `score`; for labels
+//! the elements as `e0`, `e1` and so on, or the vector as `[0.1,0.2]` in a column whose name the user has
+//! chosen; for scores `rank` if rows are sorted, and `score`; for labels
 //! `labels`, for masks `masks`, for sparse vectors `weights`, for entities `entities`, for answers `answers`
 //! and `no_answer`, lists and maps as JSON. Null is an empty field.
 
@@ -32,7 +33,8 @@ impl RowEncoder for CsvEncoder {
         let chunk = Span::NAMES.into_iter().filter(|_| schema.chunks);
         let names = [INDEX].into_iter().chain(id).chain(chunk).chain([TOKENS, TRUNCATED]);
         let names = names.chain(schema.kept.iter().map(|column| column.name.as_str()));
-        append_record(bytes, names.map(Cow::Borrowed).chain(content_names(&schema.content)));
+        let content = content_names(&schema.content, schema.vector_column());
+        append_record(bytes, names.map(Cow::Borrowed).chain(content));
         Ok(())
     }
 
@@ -44,7 +46,13 @@ impl RowEncoder for CsvEncoder {
         let chunk =
             row.chunk.iter().flat_map(|chunk| chunk.values()).map(|value| Cow::Owned(value.to_string()));
         let fields = [index].into_iter().chain(id).chain(chunk).chain([tokens, truncated]).chain(kept);
-        append_record(bytes, fields.chain(content_fields(row.content)?.into_iter().map(Cow::Owned)));
+        let content = match row.content {
+            Content::Null => {
+                vec![String::new(); content_names(&self.schema.content, self.schema.vector_column()).len()]
+            }
+            content => content_fields(content, self.schema.vector_column().is_some())?,
+        };
+        append_record(bytes, fields.chain(content.into_iter().map(Cow::Owned)));
         Ok(())
     }
 }
@@ -59,19 +67,24 @@ fn text(value: &FieldValue) -> String {
     to_text(&value.json()).unwrap_or_default().into_owned()
 }
 
-/// The names of the columns of the content.
-fn content_names(content: &ContentType) -> Vec<Cow<'static, str>> {
+/// The names of the columns of the content. `vector` is that of the only column of the vector, if it has one.
+fn content_names<'a>(content: &ContentType, vector: Option<&'a str>) -> Vec<Cow<'a, str>> {
     match content {
         ContentType::Vectors(vectors) => {
             let scale = (vectors.dtype == OutputDtype::Int8).then_some(Cow::Borrowed(SCALE));
             let elements = (0..vectors.width()).map(|i| Cow::Owned(element(i)));
-            scale.into_iter().chain(elements).collect()
+            match vector {
+                Some(name) => scale.into_iter().chain([Cow::Borrowed(name)]).collect(),
+                None => scale.into_iter().chain(elements).collect(),
+            }
         }
         ContentType::Scores { ranked } => {
             ranked.then_some(RANK).into_iter().chain([SCORE]).map(Cow::Borrowed).collect()
         }
         ContentType::Sparse { .. } => vec![Cow::Borrowed(WEIGHTS)],
-        ContentType::Outputs(outputs) => outputs.parts().flat_map(|part| content_names(&part)).collect(),
+        ContentType::Outputs(outputs) => {
+            outputs.parts().flat_map(|part| content_names(&part, None)).collect()
+        }
         ContentType::Labels | ContentType::Masks | ContentType::Spans(_) => {
             content.column_names().iter().copied().map(Cow::Borrowed).collect()
         }
@@ -79,15 +92,21 @@ fn content_names(content: &ContentType) -> Vec<Cow<'static, str>> {
 }
 
 /// The fields of the content, in the order of [`content_names`].
-fn content_fields(content: &Content) -> Result<Vec<String>> {
+fn content_fields(content: &Content, is_one_column: bool) -> Result<Vec<String>> {
     Ok(match content {
         Content::Vector(vector) => {
             let scale = vector.scale.map(|scale| scale.to_string());
-            scale.into_iter().chain(vector.values.to_strings()).collect()
+            let elements = vector.values.to_strings();
+            match is_one_column {
+                true => scale.into_iter().chain([format!("[{}]", elements.join(","))]).collect(),
+                false => scale.into_iter().chain(elements).collect(),
+            }
         }
         Content::Score { score, rank } => {
             rank.map(|rank| rank.to_string()).into_iter().chain([score.to_string()]).collect()
         }
+        // The encoder knows how many columns are empty.
+        Content::Null => Vec::new(),
         Content::Labels(labels) => vec![serde_json::to_string(labels)?],
         Content::Masks(masks) => vec![serde_json::to_string(masks)?],
         Content::Sparse(vector) => vec![serde_json::to_string(&Weights(vector))?],
@@ -95,7 +114,9 @@ fn content_fields(content: &Content) -> Result<Vec<String>> {
         Content::Answers { answers, no_answer } => {
             vec![serde_json::to_string(answers)?, no_answer.to_string()]
         }
-        Content::Outputs(outputs) => outputs.iter().map(content_fields).collect::<Result<Vec<_>>>()?.concat(),
+        Content::Outputs(outputs) => {
+            outputs.iter().map(|output| content_fields(output, false)).collect::<Result<Vec<_>>>()?.concat()
+        }
     })
 }
 

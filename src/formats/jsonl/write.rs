@@ -91,19 +91,21 @@ impl Serialize for JsonRow<'_> {
         for (column, value) in schema.kept.iter().zip(row.kept) {
             map.serialize_entry(&column.name, &*value.json())?;
         }
-        serialize_content(&mut map, row.content, &schema.content)?;
+        serialize_content(&mut map, row.content, &schema.content, schema.vector_column())?;
         map.end()
     }
 }
 
-/// Adds the content of a row.
+/// Adds the content of a row. `name` is that of the vector, if it is not the usual one.
 fn serialize_content<M: SerializeMap>(
     map: &mut M,
     content: &Content,
     content_type: &ContentType,
+    name: Option<&str>,
 ) -> Result<(), M::Error> {
     match content {
-        Content::Vector(vector) => serialize_vector(map, vector, content_type),
+        Content::Vector(vector) => serialize_vector(map, vector, content_type, name),
+        Content::Null => map.serialize_entry(name.unwrap_or(EMBEDDING), &()),
         Content::Score { score, rank } => {
             if let Some(rank) = rank {
                 map.serialize_entry(RANK, rank)?;
@@ -121,7 +123,7 @@ fn serialize_content<M: SerializeMap>(
         Content::Outputs(outputs) => match content_type {
             ContentType::Outputs(types) => {
                 let mut outputs = types.parts().zip(outputs);
-                outputs.try_for_each(|(part, output)| serialize_content(map, output, &part))
+                outputs.try_for_each(|(part, output)| serialize_content(map, output, &part, None))
             }
             _ => Err(M::Error::custom("a row has several outputs, but the schema has one")),
         },
@@ -142,6 +144,7 @@ fn serialize_vector<M: SerializeMap>(
     map: &mut M,
     vector: &StoredVector,
     content: &ContentType,
+    name: Option<&str>,
 ) -> Result<(), M::Error> {
     if let Some(scale) = vector.scale {
         map.serialize_entry(SCALE, &scale)?;
@@ -152,8 +155,8 @@ fn serialize_vector<M: SerializeMap>(
             let width = vectors.width();
             let vectors = 0..values.len() / width;
             let vectors: Vec<_> = vectors.map(|i| values.slice(i * width..(i + 1) * width)).collect();
-            map.serialize_entry(EMBEDDINGS, &vectors)
+            map.serialize_entry(name.unwrap_or(EMBEDDINGS), &vectors)
         }
-        _ => map.serialize_entry(EMBEDDING, &values.slice(0..values.len())),
+        _ => map.serialize_entry(name.unwrap_or(EMBEDDING), &values.slice(0..values.len())),
     }
 }

@@ -16,7 +16,8 @@ use parquet::schema::types::ColumnPath;
 
 use crate::formats::arrow::write::{IpcStreamEncoder, RowGroups};
 use crate::rows::columns::{EMBEDDING, EMBEDDINGS};
-use crate::rows::{ColumnBuilder, FieldValue, KeptColumn, OutputSchema};
+use crate::rows::metadata::Key;
+use crate::rows::{ColumnBuilder, FieldValue, FileMetadata, KeptColumn, OutputSchema};
 
 /// An encoder for a Parquet file.
 pub(crate) fn file_encoder(schema: &OutputSchema) -> IpcStreamEncoder {
@@ -44,7 +45,13 @@ fn properties(arrow_schema: &SchemaRef) -> WriterProperties {
         .set_key_value_metadata((!metadata.is_empty()).then_some(metadata))
         .set_max_row_group_row_count(None)
         .set_compression(Compression::ZSTD(ZstdLevel::default()));
-    let is_vector = |field: &&FieldRef| [EMBEDDING, EMBEDDINGS].contains(&field.name().as_str());
+    let pairs = arrow_schema.metadata().iter().map(|(key, value)| (key.as_str(), value.as_str()));
+    let file = FileMetadata::of_arrow(pairs);
+    let chosen = file.get(Key::VectorColumn);
+    let is_vector = |field: &&FieldRef| {
+        let name = field.name().as_str();
+        Some(name) == chosen || [EMBEDDING, EMBEDDINGS].contains(&name)
+    };
     let Some(vectors) = arrow_schema.fields().last().filter(is_vector) else { return properties.build() };
     let mut path = vec![vectors.name().clone()];
     let mut element = vectors.data_type();

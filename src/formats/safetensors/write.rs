@@ -217,8 +217,13 @@ mod tests {
 
     #[test]
     fn the_header_has_room_for_all_metadata() {
-        let vectors =
-            VectorType { dtype: OutputDtype::F32, dimensions: 4, per_token: false, normalized: true };
+        let vectors = VectorType {
+            dtype: OutputDtype::F32,
+            dimensions: 4,
+            per_token: false,
+            normalized: true,
+            nullable: false,
+        };
         for chunks in [false, true] {
             for length in [10, 3000, 4000, 20_000] {
                 let mut schema = OutputSchema {

@@ -23,7 +23,7 @@ use super::journal::Journal;
 use super::manifest::{Manifest, SavedScore};
 use super::messages::RecordMeta;
 use super::signals::{Interrupted, Interrupts};
-use super::source::RecordSource;
+use super::source::{OnNull, RecordSource};
 use super::stats::Stats;
 use super::summary::Timings;
 use crate::engine::{Outgoing, Wave};
@@ -39,6 +39,8 @@ pub struct Policy {
     pub skip_unreadable: bool,
     /// End the run at a text over the limit (`--on-long error`); otherwise it is skipped.
     pub stop_at_long: bool,
+    /// What to do with a text that is null.
+    pub on_null: OnNull,
     /// Maximum tokens of a text.
     pub max_length: usize,
 }

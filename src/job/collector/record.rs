@@ -12,8 +12,13 @@ use crate::input::{Location, Position};
 use crate::job::columns::null_misfits;
 use crate::job::known_records::hash_text;
 use crate::job::messages::{Outcome, RecordMeta};
-use crate::rows::Row;
+use crate::job::source::OnNull;
+use crate::rows::{Content, FieldValue, Row, Span};
 use crate::store::{Event, LedgerEntry};
+
+/// Why a record with a text that is null has no row.
+const NULL_TEXT: &str =
+    "has a text that is null; pass --on-null null for a row without a vector, or write an empty string";
 
 /// The error of a record that ends the run.
 #[derive(Debug, Error)]
@@ -56,6 +61,13 @@ impl Collector {
                 self.stats.skipped_empty += 1;
                 self.open()
             }
+            Outcome::Null if self.policy.on_null == OnNull::Null => self.write_null_row(record),
+            Outcome::Null => {
+                let is_fatal = self.policy.on_null == OnNull::Error;
+                self.stop_or_open(location, NULL_TEXT, is_fatal, "--on-null skip or null")?;
+                self.stats.skipped_null += 1;
+                self.warn(PendingEntry::new(index, location, Event::Skipped, NULL_TEXT))
+            }
             Outcome::Unchanged => {
                 self.stats.unchanged += 1;
                 self.open()
@@ -89,17 +101,7 @@ impl Collector {
             return Ok(());
         };
         let index = self.place.cursor.entries;
-        let is_fatal = !self.policy.skip_unreadable;
-        if let Some(reason) = null_misfits(&self.schema, &mut id, &mut kept)
-            && !self.place.is_inside_record
-        {
-            self.stop_or_open(&location, &reason, is_fatal, "--on-error skip")?;
-            self.stats.nulled += 1;
-            self.warn(PendingEntry::new(index, &location, Event::Nulled, reason))?;
-        }
-        if let Some(hash) = hash {
-            Arc::make_mut(&mut kept).push(Value::from(hash_text(hash)).into());
-        }
+        self.complete_columns(&location, &mut id, &mut kept, hash)?;
         let rows_before = self.stats.rows;
         for row in rows {
             let kept_row = Row {
@@ -129,6 +131,46 @@ impl Collector {
         }
         let entry = PendingEntry::new(index, &location, Event::Truncated, "");
         self.count_long(PendingEntry { tokens: Some(tokens), ..entry }, truncated_tokens, sequences)
+    }
+
+    /// Makes the values of a record fit the columns, and adds its hash.
+    fn complete_columns(
+        &mut self,
+        location: &Location,
+        id: &mut Option<Value>,
+        kept: &mut Arc<Vec<FieldValue>>,
+        hash: Option<u128>,
+    ) -> Result<()> {
+        if let Some(reason) = null_misfits(&self.schema, id, kept)
+            && !self.place.is_inside_record
+        {
+            self.stop_or_open(location, &reason, !self.policy.skip_unreadable, "--on-error skip")?;
+            self.stats.nulled += 1;
+            self.warn(PendingEntry::new(self.place.cursor.entries, location, Event::Nulled, reason))?;
+        }
+        if let Some(hash) = hash {
+            Arc::make_mut(kept).push(Value::from(hash_text(hash)).into());
+        }
+        Ok(())
+    }
+
+    /// Writes the row of a record whose text is null.
+    fn write_null_row(&mut self, record: RecordMeta) -> Result<()> {
+        let RecordMeta { location, mut id, mut kept, hash, query, .. } = record;
+        self.complete_columns(&location, &mut id, &mut kept, hash)?;
+        let row = Row {
+            index: self.place.cursor.entries,
+            id: id.as_ref(),
+            chunk: self.schema.chunks.then(Span::default),
+            tokens: 0,
+            truncated: false,
+            kept: &kept,
+            content: &Content::Null,
+        };
+        self.take_row(query, &row)?;
+        self.stats.texts += 1;
+        self.stats.null_rows += 1;
+        Ok(())
     }
 
     /// Writes a row with NaN or infinite values, unless its format cannot tell them from others.

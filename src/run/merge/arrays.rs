@@ -64,7 +64,13 @@ fn schema(path: &Path, format: OutputFormat, metadata: &FileMetadata) -> Result<
     let content = match format {
         OutputFormat::Npz => ContentType::Sparse { dimensions },
         // int8 vectors without a scale are unit vectors.
-        _ => ContentType::Vectors(VectorType { dtype, dimensions, per_token: false, normalized: true }),
+        _ => ContentType::Vectors(VectorType {
+            dtype,
+            dimensions,
+            per_token: false,
+            normalized: true,
+            nullable: false,
+        }),
     };
     let chunks = format == OutputFormat::Safetensors && !file.columns().is_empty();
     let mut metadata = metadata.clone();

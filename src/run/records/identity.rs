@@ -1,7 +1,7 @@
 //! The identity of a run: it resumes another only if their identities are equal.
 
 use super::{Input, RecordOptions};
-use crate::job::{FileRecords, RunIdentity, sha256_of_texts};
+use crate::job::{FileRecords, OnNull, RunIdentity, sha256_of_texts};
 use crate::named::Named;
 use crate::run::yes_or_no;
 
@@ -12,6 +12,9 @@ pub(super) fn of_run(options: &RecordOptions, appended: Option<&FileRecords>) ->
         ("--output-format".into(), options.format.name().into()),
         ("--skip-empty".into(), yes_or_no(options.selection.skip_empty)),
     ]);
+    if options.on_null != OnNull::Error {
+        identity.insert("--on-null".into(), options.on_null.name().into());
+    }
     if let Some(shard) = options.selection.shard {
         identity.insert("--shard".into(), shard.to_string());
     }

@@ -14,6 +14,7 @@ pub(super) use resolved::{ResolvedOptions, of_scores};
 
 use crate::job::{ExitStatus, OpenedJob, Queries, QueryColumns};
 use crate::load::Loaded;
+use crate::store::print;
 use crate::sys::console::Console;
 use crate::task::ModelTask;
 
@@ -59,6 +60,11 @@ pub(super) fn run<T: ModelTask>(
     }
     if options.input.keeps_fields() {
         job.source.check_kept()?;
+    }
+    if options.dry_run {
+        let estimate = job.estimate()?;
+        print(estimate.report().as_bytes())?;
+        return estimate.status();
     }
     job.start()?.run()?.report(options.appended()?.as_ref(), summary)
 }

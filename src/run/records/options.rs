@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 
 use crate::input::{Entries, Fields, Format, InputPath, KeptName, Source};
-use crate::job::{OpenInput, Pace, Selection, StartMode};
+use crate::job::{OnNull, OpenInput, Pace, Selection, StartMode};
 use crate::load::ModelOptions;
 use crate::rows::OutputFormat;
 use crate::store::{SidecarPaths, Target};
@@ -30,6 +30,8 @@ pub struct RecordOptions {
     pub batch_tokens: Option<usize>,
     /// Skip records that cannot be read; otherwise they end the run.
     pub skip_unreadable: bool,
+    /// What to do with a text that is null.
+    pub on_null: OnNull,
     /// Where to start if an earlier run has left rows.
     pub start: StartMode,
     /// Which records to process.
@@ -37,6 +39,10 @@ pub struct RecordOptions {
     /// Add a column with the hash of each record, and write rows only of those that a file does not have yet
     /// (`--append`).
     pub append: Option<Append>,
+    /// The name of the column of vectors, if it is not the usual one (`--vector-column`).
+    pub vector_column: Option<String>,
+    /// Write what the run would take, and no row (`--dry-run`).
+    pub dry_run: bool,
     /// The directory with rows of earlier runs (`--cache`).
     pub cache: Option<PathBuf>,
     /// Print a hint if texts look like another input format.

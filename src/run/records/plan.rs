@@ -11,12 +11,15 @@ use crate::engine::MemoryBudget;
 use crate::error::UsageError;
 use crate::formats;
 use crate::job::{
-    EnginePlan, FileDigests, FileRecords, Identity, JobPlan, OpenInput, Policy, RunOutput, Stats, Timings,
+    EnginePlan, FileDigests, FileRecords, Identity, JobPlan, OnNull, OpenInput, Policy, RunOutput, Stats,
+    Timings,
 };
 use crate::load::Loaded;
 use crate::rows::columns::RECORD_HASH;
 use crate::rows::metadata::Key;
-use crate::rows::{ColumnType, FileMetadata, KeptColumn, OutputFormat, OutputSchema};
+use crate::rows::{
+    ColumnType, ContentType, FileMetadata, KeptColumn, OutputFormat, OutputSchema, VectorType,
+};
 use crate::store::{Target, UncheckedOutput};
 use crate::sys::console::Console;
 use crate::task::{ModelTask, OnLong, workload};
@@ -41,10 +44,13 @@ pub(super) fn make<T: ModelTask>(
     let mut setup = set_up(loaded, &console)?;
     resolved.extend(resolved::of_task(&setup.task));
     resolved.extend(mem::take(&mut setup.resolved));
+    if let Some(name) = &options.vector_column {
+        resolved.name("--vector-column", Key::VectorColumn, name);
+    }
     let metadata = output_metadata(resolved.metadata(), options, setup.top_k, &input)?;
     let appended = file_records(options)?;
     let budget = MemoryBudget::new(&workload(&setup.task, options.batch_tokens), options.model.max_memory)?;
-    let schema = schema(options, &setup, metadata, &input);
+    let schema = schema(options, &setup, metadata, &input)?;
     formats::check(&schema).map_err(|error| UsageError(error.to_string()))?;
     let identity = Identity {
         of_input: identity::of_run(options, appended.as_ref()),
@@ -102,14 +108,14 @@ fn schema<T: ModelTask>(
     setup: &Setup<T>,
     metadata: FileMetadata,
     input: &OpenInput,
-) -> OutputSchema {
+) -> Result<OutputSchema> {
     let text = |name: &str| KeptColumn::new(name, ColumnType::Text);
     let fields = options.input.keep().iter().map(|kept| text(&kept.output));
     let hash = options.append.iter().map(|_| text(RECORD_HASH));
     let is_arrow = options.format == OutputFormat::Arrow;
-    OutputSchema {
+    Ok(OutputSchema {
         format: options.format,
-        content: setup.task.content(),
+        content: content(options, setup)?,
         chunks: options.chunks,
         ids: options.input.has_ids().then_some(ColumnType::Text),
         kept: fields.chain(hash).chain(setup.query_columns.columns.iter().cloned()).collect(),
@@ -119,7 +125,21 @@ fn schema<T: ModelTask>(
             && input.has_batches()
             && options.model.max_memory.is_none()
             && setup.top_k.is_none(),
-    }
+    })
+}
+
+/// The content of rows, which with `--on-null null` may be null.
+fn content<T: ModelTask>(options: &RecordOptions, setup: &Setup<T>) -> Result<ContentType> {
+    Ok(match setup.task.content() {
+        content if options.on_null != OnNull::Null => content,
+        ContentType::Vectors(vectors) if !vectors.per_token => {
+            ContentType::Vectors(VectorType { nullable: true, ..vectors })
+        }
+        content => bail!(UsageError(format!(
+            "--on-null null leaves out the vector of a row, but a row has {}; pass --on-null skip",
+            content.noun()
+        ))),
+    })
 }
 
 /// Whether the digests of the model's files are used: in the manifest, in `--stats`, in the metadata of an
@@ -133,6 +153,7 @@ fn needs_digests(options: &RecordOptions, output_is_stream: bool) -> bool {
 fn policy(options: &RecordOptions, task: &impl ModelTask) -> Policy {
     Policy {
         skip_unreadable: options.skip_unreadable,
+        on_null: options.on_null,
         stop_at_long: task.model().on_long == OnLong::Error,
         max_length: task.model().tokenizer.max_length(),
     }

@@ -156,7 +156,9 @@ fn check_complete(file: &VectorFile, vectors: usize) -> Result<()> {
     match file.rows() - vectors {
         0 => Ok(()),
         missing => {
-            bail!("{} of {} have no vector (null); remove them", counted(missing as u64, "row"), file.name())
+            let (have, them) = if missing == 1 { ("has", "it") } else { ("have", "them") };
+            let rows = counted(missing as u64, "row");
+            bail!("{rows} of {} {have} no vector (null); remove {them}", file.name())
         }
     }
 }

@@ -354,6 +354,7 @@ impl ModelTask for Embedder {
             dimensions: self.dimensions,
             per_token: self.pooling.is_per_token(),
             normalized: self.is_normalized(),
+            nullable: false,
         })
     }
 
