@@ -202,6 +202,13 @@ def head_dim(r):
     return {"head_dim": 2 * r.randint(2, 8)} if r.random() < 0.3 else {}
 
 
+def esm(r):
+    return {k: v for k, v in sizes(r).items() if k != "type_vocab_size"} | dict(
+        pad_token_id=1, mask_token_id=r.choice([4, 30]), token_dropout=r.random() < 0.7, emb_layer_norm_before=r.choice([None, False, True]),
+        position_embedding_type=r.choice(["absolute", "rotary"]), rope_theta=r.choice([50.0, 10_000.0]),
+    )
+
+
 def t5(r):
     heads, activation = r.randint(1, 5), r.choice(["relu", "gelu", "silu"])
     buckets = 2 * r.randint(2, 20)
@@ -226,6 +233,7 @@ FAMILIES = {
     "albert": albert, "distilbert": distilbert,
     "mpnet": lambda r: {k: v for k, v in sizes(r).items() if k != "type_vocab_size"},
     "megatron-bert": sizes, "roberta-prelayernorm": sizes, "xlm-roberta-xl": sizes,
+    "esm": esm,
     "roformer": lambda r: sizes(r) | dict(rotary_value=r.random() < 0.5) | optional_embedding(r, "embedding_size"),
     "nomic_bert": lambda r: gated_sizes(r) | dict(rope_parameters=rope(r)) | head_dim(r),
     "jina_embeddings_v3": lambda r: sizes(r) | dict(rope_parameters=rope(r)) | head_dim(r),

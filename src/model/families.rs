@@ -365,6 +365,35 @@ const ROBERTA: Family = Family {
     ..PLAIN
 };
 
+/// ESM: encoders of proteins and of nucleotides, with learned or rotary positions.
+const ESM: Family = Family {
+    model_types: &["esm"],
+    config_defaults: &config_defaults::ESM,
+    keys: ConfigKeys { token_types: None, activation: None, ..BERT_KEYS },
+    defaults: Defaults {
+        positions: PositionEncoding::AfterPadding(1),
+        embedding_norm: EmbeddingNorm::None,
+        ..PRE_NORM
+    },
+    names: &[TensorNames {
+        prefixes: &["", "esm."],
+        model_modules: &[
+            &[("embeddings.norm", "embeddings.layer_norm"), ("final_norm", "encoder.emb_layer_norm_after")],
+            BERT_MODEL,
+            BERT_POOLER,
+        ],
+        layer_modules: &[
+            &[("attention_norm", "attention.LayerNorm"), ("feed_forward_norm", "LayerNorm")],
+            BERT_LAYER,
+        ],
+        ..ROBERTA_NAMES
+    }],
+    classification: classification::dense,
+    masked_lm: masked_lm::gelu,
+    family_specific: &[family_specific::esm],
+    ..PLAIN
+};
+
 /// Names of rotary families in `transformers`' own implementations.
 const ROTARY_NAMES: TensorNames = TensorNames {
     prefixes: &[""],
@@ -485,6 +514,12 @@ pub static FAMILIES: &[Family] = &[
         masked_lm: masked_lm::gelu,
         ..PLAIN
     },
+    Family {
+        discriminator: Some(("position_embedding_type", &["rotary"])),
+        defaults: Defaults { positions: rotary(10_000.0), ..ESM.defaults },
+        ..ESM
+    },
+    ESM,
     Family {
         model_types: &["xlm-roberta-xl"],
         config_defaults: &config_defaults::XLM_ROBERTA_XL,

@@ -11,6 +11,25 @@ use crate::nn::{
     SlidingWindow, TalkingHeads,
 };
 
+/// ESM's norm of the embeddings, and its token dropout.
+pub(super) fn esm(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
+    if config.flag("is_folding_model")? {
+        let expected = "false, since ESMFold predicts structures; name the ESM-2 model that it is based on";
+        bail!("{}", config.invalid("is_folding_model", true, expected));
+    }
+    if config.flag("emb_layer_norm_before")? {
+        spec.embedding_norm = EmbeddingNorm::BeforeProjection;
+    }
+    if config.flag("token_dropout")? {
+        let Some(mask_token) = config.token_id("mask_token_id")? else {
+            let expected = "the id of the mask token, since \"token_dropout\" is true";
+            bail!("{}", config.invalid("mask_token_id", "null", expected));
+        };
+        spec.token_dropout = Some(mask_token);
+    }
+    Ok(())
+}
+
 /// DeBERTa's disentangled attention.
 pub(super) fn disentangled_attention(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
     let terms = attention_terms(config)?;

@@ -91,6 +91,7 @@ impl Family {
             token_types: self.token_types(config)?,
             task_types: self.task_types(config)?,
             embedding_scale: None,
+            token_dropout: None,
             embedding_norm: defaults.embedding_norm,
             hidden_size,
             layers,

@@ -100,7 +100,6 @@ const KINDS: &[(&str, &[&str])] = &[
             "deberta",
             "dpr",
             "ernie_m",
-            "esm",
             "flaubert",
             "fnet",
             "funnel",

@@ -23,6 +23,7 @@ pub(super) struct Embeddings {
     width: usize,
     /// Factor on the sum of the tables.
     scale: Option<f64>,
+    token_dropout: Option<u32>,
     /// On the sum of the tables.
     norm: Option<Norm>,
     projection: Option<Linear>,
@@ -70,6 +71,7 @@ impl Embeddings {
             positions,
             width,
             scale: spec.embedding_scale,
+            token_dropout: spec.token_dropout,
             norm: table_norm,
             projection,
             projected_norm,
@@ -112,7 +114,20 @@ impl Embeddings {
         tables.extend(self.token_type.iter().map(|table| (table, batch.token_type_ids())));
         tables.extend(self.position.iter().chain(&sinusoids).map(|table| (table, &position_ids[..])));
         tables.extend(self.task_type.iter().map(|table| (table, &task_type_ids[..])));
-        let mut x = lookup_sum(&tables, self.norm.as_ref().map(Norm::weights), &backend.device())?;
+        let (norm, device) = (self.norm.as_ref(), backend.device());
+        let mut x = match self.token_dropout {
+            None => lookup_sum(&tables, norm.map(Norm::weights), &device)?,
+            Some(mask_token) => {
+                let factors = batch.token_dropout(mask_token);
+                let factors = backend.transfer(Tensor::new(factors, &Device::Cpu)?.unsqueeze(1)?)?;
+                let tokens = lookup_sum(&tables[..1], None, &device)?.broadcast_mul(&factors)?;
+                let sum = match &tables[1..] {
+                    [] => tokens,
+                    others => (tokens + lookup_sum(others, None, &device)?)?,
+                };
+                norm.map_or(Ok(sum.clone()), |norm| norm.forward(sum))?
+            }
+        };
         if let Some(scale) = self.scale {
             x = (x * scale)?;
         }

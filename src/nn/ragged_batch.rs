@@ -99,6 +99,21 @@ impl RaggedBatch {
         self.lengths().max().unwrap_or(0)
     }
 
+    /// The factor on each token embedding in a model that was trained with token dropout, where 0.8 of 15 % of
+    /// the tokens had none: 0 for the mask token, and for others of the same sequence the share of tokens
+    /// with an embedding in training by that in the sequence (Rives et al. 2021).
+    pub fn token_dropout(&self, mask_token: u32) -> Vec<f32> {
+        const TRAINED: f32 = 1.0 - 0.15 * 0.8;
+        let mut factors = Vec::with_capacity(self.ids.len());
+        for range in self.cu_seqlens.windows(2) {
+            let ids = &self.ids[range[0]..range[1]];
+            let masks = ids.iter().filter(|id| **id == mask_token).count();
+            let factor = TRAINED / (1.0 - masks as f32 / ids.len() as f32);
+            factors.extend(ids.iter().map(|id| if *id == mask_token { 0.0 } else { factor }));
+        }
+        factors
+    }
+
     /// Position ids, `(T)`, counted within each sequence.
     pub fn position_ids(&self, numbering: Numbering) -> Vec<u32> {
         let mut position_ids = Vec::with_capacity(self.ids.len());

@@ -28,6 +28,12 @@ pub struct EncoderSpec {
     pub task_types: Option<usize>,
     /// Factor on the embeddings; `None`: 1. `√H` in Vaswani et al. 2017 (§3.4).
     pub embedding_scale: Option<f64>,
+    /// The mask token of a model that was trained with token dropout: its token embedding is zero, and those
+    /// of other tokens have a factor that makes up for it, see [`RaggedBatch::token_dropout`] (Rives et al.
+    /// 2021, ESM).
+    ///
+    /// [`RaggedBatch::token_dropout`]: super::RaggedBatch::token_dropout
+    pub token_dropout: Option<u32>,
     /// Where the embedding layer has its norm.
     pub embedding_norm: EmbeddingNorm,
     /// Width `H` of the hidden states.
@@ -488,6 +494,7 @@ impl EncoderSpec {
             token_types: None,
             task_types: None,
             embedding_scale: None,
+            token_dropout: None,
             embedding_norm: EmbeddingNorm::None,
             hidden_size,
             layers: 0,

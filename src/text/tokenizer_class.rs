@@ -21,6 +21,8 @@ pub(super) enum ModelType {
     /// Of the pieces of a SentencePiece model, and of the bytes of other characters.
     PieceBpe,
     Unigram,
+    /// Of tokens that follow one another without anything between them.
+    WordLevel,
 }
 
 impl ModelType {
@@ -28,7 +30,7 @@ impl ModelType {
     /// `tokenizer.json`.
     pub(super) fn is_vocab_file(self, name: &str) -> bool {
         match self {
-            ModelType::WordPiece => name.ends_with("vocab.txt"),
+            ModelType::WordPiece | ModelType::WordLevel => name.ends_with("vocab.txt"),
             ModelType::Bpe => name.ends_with("vocab.json"),
             ModelType::PieceBpe | ModelType::Unigram => false,
         }
@@ -46,6 +48,9 @@ pub(super) enum Template {
     BosEos,
     /// `bos_token` and `eos_token` only if `add_bos_token` and `add_eos_token` are set; `B` has token type 1.
     OptionalBosEos,
+    /// `<cls> A <eos>`, and for a pair `B <eos>` after it, with token type 1: `cls_token`, and `eos_token`
+    /// unless it is null.
+    ClsEos,
     /// `A </s>`, and for a pair `B </s>` after it, with token type 0: `eos_token`.
     Eos,
 }
@@ -235,7 +240,22 @@ pub(super) const CLASSES: &[TokenizerClass] = &[
         special_tokens: &[("eos_token", "</s>"), ("unk_token", "<unk>"), ("pad_token", "<pad>")],
         template: Template::Eos,
     },
+    TokenizerClass {
+        names: &[ESM],
+        model: ModelType::WordLevel,
+        special_tokens: &[
+            ("unk_token", "<unk>"),
+            ("cls_token", "<cls>"),
+            ("pad_token", "<pad>"),
+            ("mask_token", "<mask>"),
+            ("eos_token", "<eos>"),
+        ],
+        template: Template::ClsEos,
+    },
 ];
+
+/// The name of ESM's class: amino acids, or nucleotides, one by one or several at a time.
+pub(super) const ESM: &str = "EsmTokenizer";
 
 const ROBERTA_TOKENS: &[(&str, &str)] = &[
     ("bos_token", "<s>"),
@@ -287,6 +307,7 @@ fn template_tokens(
     let names = match class.template {
         Template::Bert | Template::Roberta => [Some("cls_token"), Some("sep_token")],
         Template::BosEos => [Some("bos_token"), Some("eos_token")],
+        Template::ClsEos => [Some("cls_token"), Some("eos_token")],
         Template::Eos => [None, Some("eos_token")],
         Template::OptionalBosEos => [
             config.bool("add_bos_token", false)?.then_some("bos_token"),
@@ -297,7 +318,12 @@ fn template_tokens(
     for (token, name) in tokens.iter_mut().zip(names) {
         let Some(name) = name else { continue };
         let content = special_tokens.get(name);
-        if content.is_none() && class.template == Template::OptionalBosEos {
+        let is_optional = match class.template {
+            Template::OptionalBosEos => true,
+            Template::ClsEos => name == "eos_token",
+            Template::Bert | Template::Roberta | Template::BosEos | Template::Eos => false,
+        };
+        if content.is_none() && is_optional {
             continue;
         }
         let is_known = |content: &&String| {

@@ -95,6 +95,8 @@ pub(super) fn from_class(
 ) -> Result<Option<ClassTokenizer>> {
     let Some(class) = tokenizer_class(config, bytes) else { return Ok(None) };
     match class.model {
+        // transformers reads no tokenizer.json for it.
+        ModelType::WordLevel => Ok(None),
         ModelType::WordPiece => {
             build(path, class, config, bytes, |model: WordPiece, _, special_tokens, config| {
                 let unk_token = special_tokens.get("unk_token").cloned().unwrap_or_default();

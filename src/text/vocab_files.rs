@@ -5,13 +5,14 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use anyhow::{Result, bail};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokenizers::models::bpe::{self, BPE};
+use tokenizers::models::wordlevel::WordLevel;
 
 use super::bpe_parts::{CLIP, Parts, QWEN2, bpe_parts};
 use super::token_model::TokenModel;
 use super::tokenizer_class::{
-    CLASSES, ClassTokenizer, ModelType, TokenizerClass, add_special_tokens, cannot_build, class_name,
+    CLASSES, ClassTokenizer, ESM, ModelType, TokenizerClass, add_special_tokens, cannot_build, class_name,
     missing_token,
 };
 use super::tokenizer_config::{SpecialTokens, TokenizerConfig};
@@ -32,6 +33,7 @@ const CLASS_OF_MODEL_TYPE: &[(&str, &str)] = &[
     ("qwen3", QWEN2),
     ("roformer", "RoFormerTokenizer"),
     ("deberta", "DebertaTokenizer"),
+    ("esm", ESM),
 ];
 
 /// Whether a file with this name is a vocabulary.
@@ -45,7 +47,14 @@ pub(super) fn read(path: &Path, config: &TokenizerConfig) -> Result<ClassTokeniz
     let special_tokens = config.special_tokens(class.special_tokens);
     let unk_token = special_tokens.get("unk_token").cloned();
     let parts = match class.model {
-        ModelType::WordPiece => read_word_piece(path, class, config, &special_tokens)?,
+        ModelType::WordPiece => {
+            let (text, unk_token) = read_vocab_txt(path, class, &special_tokens)?;
+            word_piece_parts(Vocabulary::from_lines(&text), unk_token, config)?
+        }
+        ModelType::WordLevel => {
+            let (text, unk_token) = read_vocab_txt(path, class, &special_tokens)?;
+            word_level_parts(path, &text, unk_token)?
+        }
         _ => bpe_parts(class.names[0], read_bpe(path)?, &special_tokens, config)?,
     };
     let mut tokenizer = parts.into_tokenizer().map_err(|error| cannot_build(path, error))?;
@@ -72,23 +81,46 @@ fn tokenizer_class(path: &Path, config: &TokenizerConfig) -> Result<&'static Tok
     }
 }
 
-/// Reads a `vocab.txt`: one token per line, whose id is the number of the line.
-fn read_word_piece(
+/// The text of a `vocab.txt`, one token per line, whose id is the number of the line; and the token for what
+/// is not in it.
+fn read_vocab_txt(
     path: &Path,
     class: &TokenizerClass,
-    config: &TokenizerConfig,
     special_tokens: &SpecialTokens,
-) -> Result<Parts> {
+) -> Result<(String, String)> {
     let text = read_text(path)?;
     if text.trim().is_empty() {
         bail!("{} is empty; download the model again", path.display());
     }
-    let vocab = Vocabulary::from_lines(&text);
     let unk_token = special_tokens.get("unk_token");
-    let Some(unk_token) = unk_token.filter(|token| vocab.id(token).is_some()) else {
+    let Some(unk_token) = unk_token.filter(|token| text.lines().any(|line| line.trim() == **token)) else {
         return Err(missing_token(path, class, "unk_token", unk_token));
     };
-    word_piece_parts(vocab, unk_token.clone(), config)
+    let unk_token = unk_token.clone();
+    Ok((text, unk_token))
+}
+
+/// The parts of `EsmTokenizer`: a text is cut into the longest tokens of the vocabulary from left to right,
+/// and what is between them at white space into words, which are unknown.
+fn word_level_parts(path: &Path, text: &str, unk_token: String) -> Result<Parts> {
+    let ids = text.lines().map(|line| line.trim().to_owned()).zip(0..).collect();
+    let mut tokens: Vec<&str> = text.lines().map(str::trim).filter(|token| !token.is_empty()).collect();
+    // The first alternative that matches is taken.
+    tokens.sort_by_key(|token| std::cmp::Reverse(token.len()));
+    let alternatives: Vec<String> = tokens.iter().map(|token| regex::escape(token)).collect();
+    let split = json!({
+        "type": "Split",
+        "pattern": {"Regex": alternatives.join("|")},
+        "behavior": "Isolated",
+        "invert": false,
+    });
+    let model = WordLevel::builder().vocab(ids).unk_token(unk_token).build();
+    Ok(Parts {
+        model: TokenModel::WordLevel(model.map_err(|error| cannot_build(path, error))?),
+        normalizer: Value::Null,
+        pre_tokenizer: json!({"type": "Sequence", "pretokenizers": [split, {"type": "WhitespaceSplit"}]}),
+        decoder: json!({"type": "Fuse"}),
+    })
 }
 
 /// The parts of `BertTokenizer` and `MPNetTokenizer`.

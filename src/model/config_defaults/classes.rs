@@ -50,6 +50,26 @@ pub static XLM_ROBERTA: ConfigDefaults = based_on(&BERT, &[("pad_token_id", Size
 /// `RobertaConfig` and `RobertaPreLayerNormConfig`.
 pub static ROBERTA: ConfigDefaults = based_on(&XLM_ROBERTA, &[("vocab_size", Size(50265))]);
 
+/// `EsmConfig`.
+pub static ESM: ConfigDefaults = ConfigDefaults {
+    base: None,
+    fields: &[
+        ("hidden_size", Size(768)),
+        ("num_hidden_layers", Size(12)),
+        ("num_attention_heads", Size(12)),
+        ("intermediate_size", Size(3072)),
+        ("max_position_embeddings", Size(1026)),
+        ("rope_theta", Number(10000.0)),
+        ("layer_norm_eps", Number(1e-12)),
+        ("position_embedding_type", Name("absolute")),
+        ("is_folding_model", Flag(false)),
+        ("is_decoder", Flag(false)),
+        ("add_cross_attention", Flag(false)),
+        ("tie_word_embeddings", Flag(true)),
+    ],
+    aliases: &[],
+};
+
 /// `XLMRobertaXLConfig`.
 pub static XLM_ROBERTA_XL: ConfigDefaults = based_on(
     &XLM_ROBERTA,

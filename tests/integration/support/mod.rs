@@ -40,6 +40,8 @@ pub const MODELS: &[&str] = &[
     "distilbert",
     "megatron-bert",
     "roberta-prelayernorm",
+    "esm",
+    "esm-absolute",
     "xlm-roberta-xl",
     "rembert",
     "roformer",
