@@ -200,7 +200,8 @@ fn from_json(
     }
 }
 
-/// Reads a `tokenizer.json` with `parse`, whose inner error is about the file itself, and builds the tokenizer.
+/// Reads a `tokenizer.json` with `parse`, whose inner error is about the file itself, and builds the
+/// tokenizer.
 fn read_json<T>(
     path: &Path,
     parse: impl FnOnce(&[u8]) -> Result<serde_json::Result<T>>,
