@@ -1,6 +1,5 @@
 //! Parquet and Arrow inputs: the columns that are needed, a few hundred rows or one record batch at a time.
 
-use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -17,6 +16,7 @@ use crate::formats::ReadError;
 use crate::formats::arrow::ArrowReader;
 use crate::formats::parquet::{ParquetBatches, RowChoice, open};
 use crate::sys::catch_panic::catch_panic;
+use crate::sys::regular_file;
 
 /// Maximum number of rows of a Parquet file that are decoded at a time.
 const MAX_ROWS: usize = 256;
@@ -88,7 +88,7 @@ impl BatchRows {
     /// Reads the metadata of a Parquet file.
     pub(super) fn open_parquet(path: &Path, fields: &Fields, limit: ReadLimit) -> Result<Self> {
         let name: Arc<str> = path.display().to_string().into();
-        let file = File::open(path).map_err(|error| cannot_open(path, &error))?;
+        let file = regular_file::open(path).map_err(|error| cannot_open(path, &error))?;
         let source = open(&name, file, REMEDY)?.with_max_bytes(limit.page_bytes());
         let total = source.footer().file_metadata().num_rows();
         let total = u64::try_from(total).map_err(|_| {

@@ -9,11 +9,12 @@ use anyhow::Result;
 use arrow_array::{ArrayRef, RecordBatch};
 use arrow_ipc::MessageHeader;
 use arrow_ipc::reader::read_dictionary;
-use arrow_schema::{DataType, Schema, SchemaRef};
+use arrow_schema::{Schema, SchemaRef};
 
 use super::decode::{NO_BATCH, NO_DICTIONARY, decode_batch, malformed, projection};
 use super::file::MessageFile;
 use super::message::{MAGIC, Message, decode, schema};
+use super::projection::column_nodes;
 use crate::formats::MAX_METADATA_BYTES;
 use crate::formats::columnar::{ColumnarFile, RecordBatches, consecutive, rows_by_unit};
 use crate::formats::error::{Format, MAX_BATCH_BYTES, ReadError, check_memory};
@@ -216,21 +217,4 @@ fn stream_messages(file: &File, size: u64) -> Result<Messages, ReadError> {
         }
     }
     Ok((found.ok_or("it does not start with a schema")?, messages))
-}
-
-/// The number of field nodes of a column and its children.
-fn column_nodes(data_type: &DataType) -> usize {
-    let child = |field: &arrow_schema::FieldRef| column_nodes(field.data_type());
-    1 + match data_type {
-        DataType::List(item)
-        | DataType::LargeList(item)
-        | DataType::ListView(item)
-        | DataType::LargeListView(item)
-        | DataType::FixedSizeList(item, _)
-        | DataType::Map(item, _) => child(item),
-        DataType::Struct(fields) => fields.iter().map(child).sum(),
-        DataType::Union(fields, _) => fields.iter().map(|(_, field)| child(field)).sum(),
-        DataType::RunEndEncoded(ends, values) => child(ends) + child(values),
-        _ => 0,
-    }
 }
