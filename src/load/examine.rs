@@ -160,10 +160,11 @@ pub fn examine(options: &ModelOptions, console: &Console) -> Result<Examined> {
     })
 }
 
-/// What was found, if anything; a fault is added to `problems`.
+/// What was found, if anything; a fault is added to `problems`, once if several parts have it.
 fn or_problem<T>(found: Result<Option<T>>, problems: &mut Vec<Error>) -> Option<T> {
     found.unwrap_or_else(|problem| {
-        problems.push(problem);
+        let is_known = problems.iter().any(|known| known.to_string() == problem.to_string());
+        problems.extend(Some(problem).filter(|_| !is_known));
         None
     })
 }
