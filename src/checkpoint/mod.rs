@@ -28,7 +28,7 @@ use std::sync::Arc;
 use anyhow::{Result, bail};
 use rayon::prelude::*;
 
-use crate::nn::{F32_SIGNIFICAND_BITS, SafetensorsDtype};
+use crate::nn::{Backend, F32_SIGNIFICAND_BITS, SafetensorsDtype};
 use crate::sys::mapped_file::MappedFile;
 use crate::sys::regular_file;
 use entry::{Entry, safetensors_dtype};
@@ -230,21 +230,19 @@ impl Checkpoint {
 
     /// A reader of tensors with a known prefix.
     pub fn reader_with(&self, prefix: &'static str, names: &'static TensorNames) -> TensorReader<'_> {
-        let (backend, adapter, replaced, packed, report, problems, seen, counted) = Default::default();
-        let namings = std::slice::from_ref(names);
         TensorReader {
             checkpoint: self,
-            namings,
+            namings: std::slice::from_ref(names),
             names,
             prefix,
-            adapter,
-            replaced,
-            packed,
-            backend,
-            report,
-            problems,
-            seen,
-            counted,
+            adapter: None,
+            replaced: BTreeMap::new(),
+            packed: None,
+            backend: Backend::default(),
+            report: TensorReport::default(),
+            problems: BTreeSet::new(),
+            seen: BTreeSet::new(),
+            counted: BTreeSet::new(),
         }
     }
 }

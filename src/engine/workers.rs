@@ -14,6 +14,7 @@ use super::row_cache::RowCache;
 use super::task::{RowOptions, Task, TaskRow};
 use super::utilization::Utilization;
 use super::wave::SharedRows;
+use crate::sys::allocator::keep_freed_memory;
 use crate::sys::threads::{panic_to_error, thread_pool};
 use crate::text::TokenizedText;
 
@@ -164,7 +165,7 @@ impl<T: Task> Workers<T> {
     pub(super) fn start(&self) -> Result<()> {
         let mut are_started = self.are_started.lock().unwrap_or_else(PoisonError::into_inner);
         if !*are_started {
-            self.runner.task.on_workers_start();
+            keep_freed_memory();
             let (dispatcher, runner) = (self.dispatcher.clone(), self.runner.clone());
             start_workers(own_pools(self.threads, "encode")?, move |worker| {
                 dispatcher.work(worker, |batch| runner.run(batch, worker, 1));

@@ -41,7 +41,10 @@ pub fn check(schema: &OutputSchema) -> Result<()> {
 
 fn check_vectors(format: OutputFormat, vectors: &VectorType) -> Result<()> {
     let VectorType { dtype, dimensions, per_token, normalized, nullable } = vectors;
-    let holds_lists = matches!(format, OutputFormat::Jsonl | OutputFormat::Parquet | OutputFormat::Arrow);
+    let holds_lists = match format {
+        OutputFormat::Jsonl | OutputFormat::Parquet | OutputFormat::Arrow => true,
+        OutputFormat::Csv | OutputFormat::Npy | OutputFormat::Npz | OutputFormat::Safetensors => false,
+    };
     if *per_token && !holds_lists {
         bail!(
             "{format} holds one vector per row; write those of tokens (--pooling none or multi-vector) with --output-format jsonl, parquet or arrow"
@@ -110,12 +113,8 @@ fn check_kept_columns(schema: &OutputSchema) -> Result<()> {
         let is_reserved = RESERVED_COLUMNS.contains(&name)
             || content.column_names().contains(&name)
             || *chunks && Span::NAMES.contains(&name);
-        let is_element = match content {
-            ContentType::Vectors(vectors) if *format == OutputFormat::Csv => {
-                is_element_column(name, vectors.width())
-            }
-            _ => false,
-        };
+        let is_element = *format == OutputFormat::Csv
+            && content.vectors().is_some_and(|vectors| is_element_column(name, vectors.width()));
         if is_reserved || is_element {
             bail!(already_a_column(name));
         }

@@ -64,9 +64,9 @@ pub fn malformed(name: &str, format: &str, reason: impl Display) -> Error {
     anyhow!("cannot read {name} as {format} ({}); {REMEDY}", one_line(&reason))
 }
 
-/// The error for a file that cannot be read at an offset that it had before.
-pub fn unread(name: &str, error: &io::Error) -> Error {
-    anyhow!("cannot read {name} ({}); check the file, or copy it again", one_line(error))
+/// The error for a file that was recognised, and then cannot be read.
+pub fn unread(name: &str, error: impl Display) -> Error {
+    anyhow!("cannot read {name} ({}); check the file, or copy it again", one_line(&error))
 }
 
 /// The error for a file that is shorter than its header declares.

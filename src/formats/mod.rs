@@ -21,6 +21,7 @@
 mod array;
 pub mod arrow;
 mod check;
+mod columnar;
 mod concatenate;
 pub mod csv;
 mod encoder;
@@ -36,11 +37,11 @@ pub mod safetensors;
 mod sniff;
 mod stored_array;
 mod table;
-mod tables;
 mod writer;
 
 pub use array::Array;
 pub use check::{already_a_column, check};
+pub use columnar::{ColumnarFile, RecordBatches, open_columnar, rows_by_unit};
 pub use concatenate::concatenate;
 pub use error::ReadError;
 pub use jsonl::write::write_json_rows;
@@ -50,7 +51,6 @@ pub use row_file::RowFile;
 pub use sniff::{ByteOrder, Compression, Kind, sniff};
 pub use stored_array::{ElementType, StoredArray};
 pub use table::{TableFormat, TableWriter};
-pub use tables::{RecordBatches, Table, open_table, rows_by_unit};
 pub use writer::Writer;
 
 /// Maximum length of the metadata of a file or of a message, in bytes. A damaged file may declare any length.

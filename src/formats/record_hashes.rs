@@ -5,7 +5,6 @@ use std::io::BufReader;
 use std::path::Path;
 
 use anyhow::{Result, anyhow};
-use csv::StringRecord;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -58,10 +57,15 @@ pub fn for_each_record_hash(
             let column = |name: &str| names.iter().position(|column| column == name);
             let (id, chunk) = (column(ID), column(CHUNK));
             let hash = column(RECORD_HASH).ok_or_else(missing)?;
-            let mut row = StringRecord::new();
-            while rows.read(&mut row).map_err(|error| malformed(path, &error))? {
-                if chunk.is_none_or(|chunk| &row[chunk] == "0") {
-                    visit(id.map(|id| &row[id]).filter(|id| !id.is_empty()), &row[hash])?;
+            while let Some(row) = rows.read().map_err(|error| malformed(path, &error))? {
+                if row.len() != names.len() {
+                    return Err(malformed(path, &"a row has more or fewer fields than the header"));
+                }
+                if chunk.is_none_or(|chunk| &row[chunk] == b"0") {
+                    let text =
+                        |column: usize| str::from_utf8(&row[column]).map_err(|error| malformed(path, &error));
+                    let id = id.map(text).transpose()?;
+                    visit(id.filter(|id| !id.is_empty()), text(hash)?)?;
                 }
             }
         }

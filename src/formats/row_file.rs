@@ -9,7 +9,7 @@ use arrow_array::RecordBatch;
 use arrow_schema::{DataType, FieldRef, Schema};
 
 use super::Kind;
-use super::tables::{Table, open_table};
+use super::columnar::{ColumnarFile, open_columnar};
 use crate::rows::columns::{
     EMBEDDING, EMBEDDINGS, ENTITIES, ID, INDEX, INDICES, LABELS, MASKS, NO_ANSWER, RANK, SCORE, TOKENS,
     TRUNCATED, VALUES,
@@ -31,7 +31,7 @@ const REMEDY: &str = "write or copy it again";
 pub struct RowFile {
     name: String,
     schema: OutputSchema,
-    table: Box<dyn Table>,
+    file: Box<dyn ColumnarFile>,
 }
 
 impl RowFile {
@@ -41,11 +41,11 @@ impl RowFile {
         let file = regular_file::open(path)
             .map_err(|error| anyhow!("cannot read {name} ({error}); check the path"))?;
         let kind = if format == OutputFormat::Parquet { Kind::Parquet } else { Kind::Arrow };
-        let table = open_table(&name, file, kind, REMEDY)?;
-        let Some(schema) = output_schema(table.schema(), format) else {
+        let file = open_columnar(&name, file, kind, REMEDY)?;
+        let Some(schema) = output_schema(file.schema(), format) else {
             bail!("{name} has other columns than sconce writes; pass files that sconce wrote");
         };
-        Ok(RowFile { name, schema, table })
+        Ok(RowFile { name, schema, file })
     }
 
     /// What its rows have in common.
@@ -55,7 +55,7 @@ impl RowFile {
 
     /// Calls `f` with record batches of all rows, with all columns.
     pub fn for_each_batch(&self, f: impl FnMut(&RecordBatch) -> Result<()>) -> Result<()> {
-        let columns: Vec<usize> = (0..self.table.schema().fields().len()).collect();
+        let columns: Vec<usize> = (0..self.file.schema().fields().len()).collect();
         self.for_each_batch_of(&columns, f)
     }
 
@@ -66,7 +66,7 @@ impl RowFile {
         names: [&str; N],
         mut f: impl FnMut([FieldValue; N]) -> Result<()>,
     ) -> Result<()> {
-        let fields = self.table.schema().fields();
+        let fields = self.file.schema().fields();
         let found = names.map(|name| fields.iter().position(|field| field.name() == name));
         let mut columns: Vec<usize> = found.into_iter().flatten().collect();
         columns.sort_unstable();
@@ -92,9 +92,9 @@ impl RowFile {
         columns: &[usize],
         mut f: impl FnMut(&RecordBatch) -> Result<()>,
     ) -> Result<()> {
-        for batch in self.table.batches(columns, MAX_ROWS, MAX_BYTES)? {
+        for batch in self.file.batches(columns, MAX_ROWS, MAX_BYTES)? {
             let batch = batch?;
-            let fields = columns.iter().map(|column| self.table.schema().field(*column));
+            let fields = columns.iter().map(|column| self.file.schema().field(*column));
             // The `parquet` and `arrow` crates do not check this in all damaged files.
             if fields.zip(batch.columns()).any(|(field, array)| field.data_type() != array.data_type()) {
                 let name = &self.name;
@@ -111,8 +111,7 @@ impl RowFile {
 /// The schema of an output with these Arrow columns, the reverse of [`arrow_schema`]; `None` if Sconce writes
 /// no such columns.
 fn output_schema(arrow: &Schema, format: OutputFormat) -> Option<OutputSchema> {
-    let pairs = arrow.metadata().iter().map(|(key, value)| (key.as_str(), value.as_str()));
-    let metadata = FileMetadata::of_arrow(pairs);
+    let metadata = FileMetadata::of_arrow(arrow);
     let mut fields = arrow.fields().iter().peekable();
     next_named(&mut fields, INDEX)?;
     let ids = next_named(&mut fields, ID).map(column_type);
@@ -128,10 +127,8 @@ fn output_schema(arrow: &Schema, format: OutputFormat) -> Option<OutputSchema> {
     let rest: Vec<&FieldRef> = fields.collect();
     let content = content_type(&rest, &metadata)?;
     let kept = rest.len().checked_sub(content_fields(&content).len())?;
-    let kept = rest[..kept].iter();
-    let kept = kept.map(|field| KeptColumn::new(field.name(), column_type(field)));
-    let schema =
-        OutputSchema { format, content, chunks, ids, kept: kept.collect(), metadata, follows_batches: false };
+    let kept = rest[..kept].iter().map(|field| KeptColumn::new(field.name(), column_type(field))).collect();
+    let schema = OutputSchema { chunks, ids, kept, metadata, ..OutputSchema::new(format, content) };
     (arrow_schema(&schema).fields() == arrow.fields()).then_some(schema)
 }
 

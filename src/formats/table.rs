@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use super::csv::write::{append_record, append_values};
 use super::jsonl::write::append_object;
-use super::parquet::write::TableFile;
+use super::parquet::write::TableEncoder;
 use crate::named::names;
 use crate::rows::{FieldValue, KeptColumn, OutputFormat, to_text};
 use crate::store::{Access, Destination, OutputLock};
@@ -42,7 +42,7 @@ pub struct TableWriter<'a> {
     destination: Option<Destination>,
     /// Rows that are not encoded yet.
     group: Vec<Vec<FieldValue>>,
-    parquet: Option<TableFile>,
+    parquet: Option<TableEncoder>,
 }
 
 impl<'a> TableWriter<'a> {
@@ -53,7 +53,7 @@ impl<'a> TableWriter<'a> {
             for column in &mut columns {
                 column.column_type = column.column_type.clone().for_format(OutputFormat::Parquet);
             }
-            parquet = Some(TableFile::new(&columns)?);
+            parquet = Some(TableEncoder::new(&columns)?);
         }
         let destination = Destination::open(lock, None, Access::Sequential)?;
         let mut writer =

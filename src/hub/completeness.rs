@@ -28,10 +28,10 @@ pub(super) struct Snapshot<'a> {
 }
 
 /// Whether a snapshot has all files of a model.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub(super) enum Completeness {
-    /// A required file is missing.
-    Incomplete,
+    /// These required files are missing; none are named if it is unknown which ones there are.
+    Incomplete(Vec<String>),
     /// All required files exist. This optional file, which would change vectors, does not, and is not
     /// recorded as absent on the hub.
     Unknown(&'static str),
@@ -55,7 +55,7 @@ impl Snapshot<'_> {
     }
 
     /// The required files that are missing.
-    pub(super) fn missing(&self) -> Vec<String> {
+    fn missing(&self) -> Vec<String> {
         let in_folder = |name: &str| self.in_folder(name);
         let has = |name: &str| (self.has)(&in_folder(name));
         let is_known = |name: &str| has(name) || (self.is_absent)(&in_folder(name));
@@ -94,8 +94,9 @@ impl Snapshot<'_> {
         let has = |name: &str| (self.has)(&in_folder(name));
         let is_absent = |name: &str| (self.is_absent)(&in_folder(name));
         let is_known = |name: &str| has(name) || is_absent(name);
-        if !self.missing().is_empty() {
-            return Completeness::Incomplete;
+        let missing = self.missing();
+        if !missing.is_empty() {
+            return Completeness::Incomplete(missing);
         }
         let is_adapter = self.is_adapter();
         if is_adapter && !is_absent(WEIGHTS) {
@@ -117,14 +118,13 @@ impl Snapshot<'_> {
     }
 }
 
-/// Whether a snapshot has all files of a model, and the required ones that it lacks, as far as it is known
-/// which ones there are.
+/// Whether a snapshot has all files of a model.
 pub(super) fn completeness(
     snapshot: &Path,
     dimensions: Option<usize>,
     is_absent: &dyn Fn(&str) -> bool,
-) -> (Completeness, Vec<String>) {
-    const UNKNOWN: (Completeness, Vec<String>) = (Completeness::Incomplete, Vec::new());
+) -> Completeness {
+    const UNKNOWN: Completeness = Completeness::Incomplete(Vec::new());
     let modules = match read_modules(&snapshot.join(MODULES), dimensions) {
         Ok(modules) => modules,
         Err(_) if is_absent(MODULES) => Vec::new(),
@@ -141,20 +141,23 @@ pub(super) fn completeness(
     // What is wrong with an index is said when the model is loaded.
     let shards =
         |path: PathBuf| read_index(&path).map(|index| index.into_values().collect()).unwrap_or_default();
-    let files = Snapshot {
+    Snapshot {
         has: &|name| snapshot.join(name).exists(),
         is_absent,
         encoder,
         is_static,
         modules: (!modules.is_empty()).then(|| modules.iter().flat_map(Module::files).collect()),
         shards: index.map(shards),
-    };
-    (files.completeness(), files.missing())
+    }
+    .completeness()
 }
 
 /// The required files that a model's directory lacks.
 pub(super) fn missing_files(folder: &Path) -> Vec<String> {
-    completeness(folder, None, &|_| true).1
+    match completeness(folder, None, &|_| true) {
+        Completeness::Incomplete(missing) => missing,
+        Completeness::Unknown(_) | Completeness::Complete => Vec::new(),
+    }
 }
 
 #[cfg(test)]
@@ -175,10 +178,11 @@ mod tests {
             .completeness()
         };
         let required = [CONFIG, WEIGHTS, TOKENIZER];
-        assert_eq!(completeness(&required[1..], &[], false), Completeness::Incomplete);
+        let incomplete = |missing: &str| Completeness::Incomplete(vec![missing.into()]);
+        assert_eq!(completeness(&required[1..], &[], false), incomplete(CONFIG));
         assert_eq!(completeness(&required, &[], false), Completeness::Unknown(TOKENIZER_CONFIG));
         assert_eq!(completeness(&required, &[TOKENIZER_CONFIG], false), Completeness::Complete);
-        assert_eq!(completeness(&required, &[TOKENIZER_CONFIG], true), Completeness::Incomplete);
+        assert_eq!(completeness(&required, &[TOKENIZER_CONFIG], true), incomplete("1_Pooling/config.json"));
         let files = [&required[..], &["1_Pooling/config.json", TOKENIZER_CONFIG]].concat();
         assert_eq!(completeness(&files, &[], true), Completeness::Unknown(TRANSFORMER_CONFIGS[0]));
         let files = [&files[..], &[TRANSFORMER_CONFIGS[2]]].concat();

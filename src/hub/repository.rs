@@ -283,7 +283,8 @@ mod tests {
         let files = [ADAPTER_CONFIG, ADAPTER_WEIGHTS[0]];
         assert_eq!(completeness(&files, &[WEIGHTS, TOKENIZER_CONFIG]), Completeness::Complete);
         assert_eq!(completeness(&files, &[TOKENIZER_CONFIG]), Completeness::Unknown(WEIGHTS));
-        assert_eq!(completeness(&files[..1], &[WEIGHTS, TOKENIZER_CONFIG]), Completeness::Incomplete);
+        let incomplete = Completeness::Incomplete(names(&[CONFIG, WEIGHTS, TOKENIZER]));
+        assert_eq!(completeness(&files[..1], &[WEIGHTS, TOKENIZER_CONFIG]), incomplete);
     }
 
     #[test]

@@ -116,9 +116,8 @@ impl<'a> Hub<'a> {
         // Another tool may have downloaded a part of the model: a file is absent only if the cache notes
         // that.
         let is_absent = |name: &str| self.folder.join(".no_exist").join(commit).join(name).exists();
-        let (completeness, missing) = completeness(&snapshot, self.source.dimensions, &is_absent);
-        match completeness {
-            Completeness::Incomplete => Cached::Incomplete(missing),
+        match completeness(&snapshot, self.source.dimensions, &is_absent) {
+            Completeness::Incomplete(missing) => Cached::Incomplete(missing),
             _ if has_dangling_link(&snapshot) => Cached::Incomplete(Vec::new()),
             Completeness::Unknown(file) => Cached::Unknown(snapshot, file),
             Completeness::Complete => {

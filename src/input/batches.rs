@@ -1,6 +1,5 @@
 //! Parquet and Arrow inputs: the columns that are needed, a few hundred rows or one record batch at a time.
 
-use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -17,6 +16,7 @@ use crate::formats::ReadError;
 use crate::formats::arrow::ArrowReader;
 use crate::formats::parquet::{ParquetBatches, RowChoice, open};
 use crate::sys::catch_panic::catch_panic;
+use crate::sys::regular_file;
 
 /// Maximum number of rows of a Parquet file that are decoded at a time.
 const MAX_ROWS: usize = 256;
@@ -63,20 +63,32 @@ impl Batches {
         }
     }
 
-    /// What is read at a time, the units of the format, and the next rows, for messages.
-    fn nouns(&self) -> [&'static str; 3] {
+    fn nouns(&self) -> &'static Nouns {
         match self {
-            Batches::Parquet { .. } => ["page", "row groups", "rows are"],
-            Batches::Arrow(_) => ["record batch", "record batches", "record batch is"],
+            Batches::Parquet { .. } => &PARQUET,
+            Batches::Arrow(_) => &ARROW,
         }
     }
 }
+
+/// What messages call the rows of a format.
+struct Nouns {
+    /// What is read at a time.
+    part: &'static str,
+    /// The units that a file is written in.
+    units: &'static str,
+    /// The next rows, with a verb.
+    next_are: &'static str,
+}
+
+const PARQUET: Nouns = Nouns { part: "page", units: "row groups", next_are: "rows are" };
+const ARROW: Nouns = Nouns { part: "record batch", units: "record batches", next_are: "record batch is" };
 
 impl BatchRows {
     /// Reads the metadata of a Parquet file.
     pub(super) fn open_parquet(path: &Path, fields: &Fields, limit: ReadLimit) -> Result<Self> {
         let name: Arc<str> = path.display().to_string().into();
-        let file = File::open(path).map_err(|error| cannot_open(path, &error))?;
+        let file = regular_file::open(path).map_err(|error| cannot_open(path, &error))?;
         let source = open(&name, file, REMEDY)?.with_max_bytes(limit.page_bytes());
         let total = source.footer().file_metadata().num_rows();
         let total = u64::try_from(total).map_err(|_| {
@@ -102,15 +114,11 @@ impl BatchRows {
             (InputPath::File(path), None) => Some(path.as_path()).zip(source.size()),
             _ => None,
         };
-        let reader = ArrowReader::open(input.reader, file, limit.batch_bytes()).map_err(|error| {
-            let reason = match error {
-                ReadError::Io(error) => return read_error(&name, "at its start", is_compressed, &error),
-                ReadError::Malformed(reason) => reason,
-                ReadError::TooLarge { bytes, .. } => limit.too_large(bytes, "record batches"),
-                ReadError::NoMemory(bytes) => ReadLimit::no_memory(bytes, "record batches"),
-            };
-            anyhow!("cannot read {name} as Arrow ({reason}); {REMEDY}")
-        })?;
+        let reader =
+            ArrowReader::open(input.reader, file, limit.batch_bytes()).map_err(|error| match error {
+                ReadError::Malformed(reason) => anyhow!("cannot read {name} as Arrow ({reason}); {REMEDY}"),
+                error => unreadable(&name, "at its start", is_compressed, limit, &ARROW, error),
+            })?;
         let columns = Columns::new(&name, reader.schema(), fields, limit)?;
         let batches = Batches::Arrow(Box::new(reader.with_columns(columns.projection.clone())));
         Ok(BatchRows { name, is_compressed, batches, columns, limit, rows: None, row: 0 })
@@ -160,22 +168,34 @@ impl BatchRows {
     fn next_rows(&mut self) -> Result<Option<Rows>, ReadError> {
         let Some(batch) = self.batches.next(self.row)? else { return Ok(None) };
         let rows = catch_panic(|| Rows::new(&batch, &self.columns));
-        let [_, _, next] = self.batches.nouns();
-        Ok(Some(rows.unwrap_or_else(|| Err(format!("the next {next} damaged")))?))
+        let next_are = self.batches.nouns().next_are;
+        Ok(Some(rows.unwrap_or_else(|| Err(format!("the next {next_are} damaged")))?))
     }
 
     /// The error for the next rows, which cannot be read.
     fn error(&self, error: ReadError) -> Error {
-        let (name, after) = (&self.name, format!("after row {}", self.row));
-        let [part, units, _] = self.batches.nouns();
-        let reason = match error {
-            ReadError::Io(error) => return read_error(name, &after, self.is_compressed, &error),
-            ReadError::Malformed(reason) => {
-                return anyhow!("cannot read {name} {after} ({reason}); write the file again");
-            }
-            ReadError::TooLarge { bytes, .. } => self.limit.too_large(bytes, units),
-            ReadError::NoMemory(bytes) => ReadLimit::no_memory(bytes, units),
-        };
-        anyhow!("{name}: the {part} {after} {reason}")
+        let (after, nouns) = (format!("after row {}", self.row), self.batches.nouns());
+        unreadable(&self.name, &after, self.is_compressed, self.limit, nouns, error)
     }
+}
+
+/// The error for rows of the input `name` that cannot be read; `after` names the last position that was read.
+fn unreadable(
+    name: &str,
+    after: &str,
+    is_compressed: bool,
+    limit: ReadLimit,
+    nouns: &Nouns,
+    error: ReadError,
+) -> Error {
+    let Nouns { part, units, .. } = nouns;
+    let reason = match error {
+        ReadError::Io(error) => return read_error(name, after, is_compressed, &error),
+        ReadError::Malformed(reason) => {
+            return anyhow!("cannot read {name} {after} ({reason}); write the file again");
+        }
+        ReadError::TooLarge { bytes, .. } => limit.too_large(bytes, units),
+        ReadError::NoMemory(bytes) => ReadLimit::no_memory(bytes, units),
+    };
+    anyhow!("{name}: the {part} {after} {reason}")
 }

@@ -23,8 +23,8 @@ const NOT_UTF8: &str = "is not valid UTF-8; convert the file to UTF-8, for examp
 const QUOTE_TWICE: &str =
     "write a quote inside a quoted field twice, or pass --quote none if quotes are plain text";
 
-/// The rows of an input.
-pub(super) struct CsvRows {
+/// The records of an input.
+pub(super) struct CsvRecords {
     name: Arc<str>,
     input: InputReader,
     syntax: FieldSyntax,
@@ -41,7 +41,7 @@ pub(super) struct CsvRows {
     keep: Vec<KeptField<usize>>,
 }
 
-impl CsvRows {
+impl CsvRecords {
     /// Reads the header.
     pub(super) fn open(
         input: InputReader,
@@ -50,7 +50,7 @@ impl CsvRows {
         limit: ReadLimit,
     ) -> Result<Self> {
         let max_columns = (limit.line_bytes() / BYTES_PER_COLUMN) as usize;
-        let mut rows = CsvRows {
+        let mut rows = CsvRecords {
             name: input.name.clone(),
             input,
             syntax,

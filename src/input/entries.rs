@@ -8,7 +8,7 @@ use std::vec;
 use anyhow::{Error, Result, bail};
 
 use super::batches::BatchRows;
-use super::csv::CsvRows;
+use super::csv::CsvRecords;
 use super::error::cannot_open;
 use super::file;
 use super::json::{self, JsonLines};
@@ -48,7 +48,7 @@ struct OpenInput {
 enum FormatReader {
     Lines(Lines),
     Json(JsonLines),
-    Csv(Box<CsvRows>),
+    Csv(Box<CsvRecords>),
     Batches(Box<BatchRows>),
     File(Option<Box<Entry>>),
     Arguments(Arguments),
@@ -203,7 +203,8 @@ impl OpenInput {
             (Format::Lines, _) => FormatReader::Lines(Lines::new(input()?, fields.keep.clone(), limit)),
             (Format::Jsonl, _) => FormatReader::Json(JsonLines::new(input()?, fields.clone(), limit)),
             (Format::Csv | Format::Tsv, _) => {
-                FormatReader::Csv(Box::new(CsvRows::open(input()?.checked()?, source.syntax, fields, limit)?))
+                let records = CsvRecords::open(input()?.checked()?, source.syntax, fields, limit)?;
+                FormatReader::Csv(Box::new(records))
             }
             (Format::Arrow, _) => {
                 let input = input()?.checked()?;

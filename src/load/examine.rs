@@ -9,11 +9,11 @@ use super::heads::Wanted;
 use super::modules::load_modules;
 use super::options::ModelOptions;
 use super::plan::{Plan, head_spec, tokenizer_file};
-use super::prepare::{MaxLength, Prepared, find_weights, prepare};
+use super::prepare::{MaxLength, Prepared, prepare};
 use super::tokenizer::read_tokenizer;
 use super::weights::{Parts, Weights, count_parameters, load_checkpoint};
 use super::{files_that_affect_vectors, warn_about_tensors};
-use crate::checkpoint::{Checkpoint, TensorReport};
+use crate::checkpoint::TensorReport;
 use crate::model::adapter::{Adapters, ChosenAdapter};
 use crate::model::classification::{
     ScoreFunction, label_function, labels, next_sentence_labels, pair_function,
@@ -108,41 +108,34 @@ impl Examined {
 /// With a config alone there are no weights, and no tokenizer unless the options name one.
 pub fn examine(options: &ModelOptions, console: &Console) -> Result<Examined> {
     let prepared = prepare(options, console, Wanted::Inspection)?;
-    let (tokenizer, weights) =
-        rayon::join(|| examine_tokenizer(options, &prepared), || examine_weights(options, &prepared));
-    let (tokenizer_file, tokenizer) = tokenizer;
-    let (tokenizer, tokenizer_problem) = match tokenizer {
-        Ok(tokenizer) => (tokenizer, None),
-        Err(problem) => (None, Some(problem)),
-    };
-    let (weights, mut report, weights_problem) = weights;
-    let (head, head_problem) = match examine_head(&prepared, weights.as_ref(), tokenizer.as_ref()) {
-        Ok(head) => (head, None),
-        Err(problem) => (None, Some(problem)),
-    };
+    let (tokenizer, report) =
+        rayon::join(|| examine_tokenizer(options, &prepared), || examine_checkpoint(options, &prepared));
+    let ((tokenizer_file, tokenizer), mut problems) = (tokenizer, Vec::new());
+    let tokenizer = or_problem(tokenizer, &mut problems);
+    let mut report = or_problem(report, &mut problems);
+    let weights = prepared.weights.as_ref().ok().filter(|_| !options.is_config_alone());
+    let head = or_problem(examine_head(&prepared, weights, tokenizer.as_ref()), &mut problems);
+    let Prepared { modules, plan, adapter, .. } = &prepared;
+    let applied = modules.applied(&plan.pooling);
+    if options.random_weights.is_none() {
+        problems.extend(load_modules(applied, None, &mut report).err());
+    }
+    let purpose = warn_about_tensors(report.as_ref(), plan, console);
+    let tokenizer_path = tokenizer_file.as_deref();
+    // A fault of a list of files was found when the files were read.
+    let files = files_that_affect_vectors(&plan.config, tokenizer_path, weights, modules, applied.iter());
+    let files = files
+        .or_else(|_| files_that_affect_vectors(&plan.config, tokenizer_path, None, modules, [].iter()))?;
+    let files = files.into_iter().chain(adapter.iter().flat_map(ChosenAdapter::files));
+    let files = files.filter(|file| file.is_file()).collect();
+    let weights = weights.map(ToString::to_string);
     let Prepared { backends, modules, plan, count, max_length, truncation_side, adapters, adapter, .. } =
         prepared;
     let max_length = match (&tokenizer, &tokenizer_file) {
         (Some(tokenizer), Some(file)) => max_length.of_tokenizer(tokenizer, file),
         _ => max_length,
     };
-    let applied = modules.applied(&plan.pooling);
-    let mut problems: Vec<Error> =
-        tokenizer_problem.into_iter().chain(weights_problem).chain(head_problem).collect();
-    if options.random_weights.is_none() {
-        problems.extend(load_modules(applied, None, &mut report).err());
-    }
-    let purpose = warn_about_tensors(report.as_ref(), &plan, console);
     let Plan { config, family, spec, pooling, dimensions, .. } = plan;
-    let tokenizer_path = tokenizer_file.as_deref();
-    // A fault of a list of files was found when the files were read.
-    let files =
-        files_that_affect_vectors(&config, tokenizer_path, weights.as_ref(), &modules, applied.iter());
-    let files =
-        files.or_else(|_| files_that_affect_vectors(&config, tokenizer_path, None, &modules, [].iter()))?;
-    let files = files.into_iter().chain(adapter.iter().flat_map(ChosenAdapter::files));
-    let files = files.filter(|file| file.is_file()).collect();
-    let weights = weights.map(|weights| weights.to_string());
     Ok(Examined {
         config,
         family,
@@ -167,6 +160,15 @@ pub fn examine(options: &ModelOptions, console: &Console) -> Result<Examined> {
     })
 }
 
+/// What was found, if anything; a fault is added to `problems`, once if several parts have it.
+fn or_problem<T>(found: Result<Option<T>>, problems: &mut Vec<Error>) -> Option<T> {
+    found.unwrap_or_else(|problem| {
+        let is_known = problems.iter().any(|known| known.to_string() == problem.to_string());
+        problems.extend(Some(problem).filter(|_| !is_known));
+        None
+    })
+}
+
 /// The task head; `None` if the model has none that a command runs.
 fn examine_head(
     prepared: &Prepared,
@@ -183,12 +185,13 @@ fn examine_head(
     let Some(kind) = of_purpose.or(of_vocabulary) else { return Ok(None) };
     // Not every family has every head: a model that is loaded for vectors alone needs none.
     let Ok(head) = head_spec(kind, false, modules, family, config, spec) else { return Ok(None) };
-    if let Some(Weights::File(path)) = weights.filter(|_| !(is_lexical && modules.lexical_layer.is_some())) {
-        let checkpoint = Checkpoint::open_encoder(path, family.names)?;
+    if let Some(Weights::File(file)) = weights
+        && !(is_lexical && modules.lexical_layer.is_some())
+    {
+        let checkpoint = file.get()?;
         let mut reader = checkpoint.reader(family.names)?;
-        reader.set_adapter(
-            prepared.adapter.as_ref().map(|adapter| read_adapter(adapter, &checkpoint)).transpose()?,
-        )?;
+        let adapter = prepared.adapter.as_ref();
+        reader.set_adapter(adapter.map(|adapter| read_adapter(adapter, checkpoint)).transpose()?)?;
         if head.missing(&reader).is_some() {
             return Ok(None);
         }
@@ -280,29 +283,18 @@ fn examine_tokenizer(
     }
 }
 
-/// The weights, the report on the tensors of a checkpoint, and the fault if the weights cannot be read.
-/// Random weights are not drawn.
-fn examine_weights(
-    options: &ModelOptions,
-    prepared: &Prepared,
-) -> (Option<Weights>, Option<TensorReport>, Option<Error>) {
-    if options.is_config_alone() {
-        return (None, None, None);
+/// Reads the tensors of a checkpoint as for running it; `None` without a checkpoint. Random weights are not
+/// drawn.
+fn examine_checkpoint(options: &ModelOptions, prepared: &Prepared) -> Result<Option<TensorReport>> {
+    let Prepared { backends, weights, modules, plan, adapter, .. } = prepared;
+    match weights {
+        _ if options.is_config_alone() => Ok(None),
+        Ok(Weights::Random(_)) => Ok(None),
+        Ok(Weights::File(file)) => {
+            let (checkpoint, parts) = (file.get()?, plan.parts(modules));
+            let loaded = load_checkpoint(checkpoint, plan.family, &parts, backends, adapter.as_ref(), false)?;
+            Ok(loaded.report)
+        }
+        Err(problem) => Err(Error::msg(problem.to_string())),
     }
-    let weights = match find_weights(options, prepared.files.as_ref()) {
-        Ok(weights) => weights,
-        Err(problem) => return (None, None, Some(problem)),
-    };
-    match examine_checkpoint(&weights, prepared) {
-        Ok(report) => (Some(weights), report, None),
-        Err(problem) => (Some(weights), None, Some(problem)),
-    }
-}
-
-/// Reads the tensors of a checkpoint as for running it.
-fn examine_checkpoint(weights: &Weights, prepared: &Prepared) -> Result<Option<TensorReport>> {
-    let Weights::File(path) = weights else { return Ok(None) };
-    let plan = &prepared.plan;
-    let (parts, adapter) = (plan.parts(&prepared.modules), prepared.adapter.as_ref());
-    Ok(load_checkpoint(path, plan.family, &parts, &prepared.backends, adapter, false)?.report)
 }

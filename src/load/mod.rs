@@ -27,20 +27,21 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 
-use crate::checkpoint::{TensorReport, read_index};
+use crate::checkpoint::{Checkpoint, TensorReport};
 use crate::model::adapter::{Adapters, ChosenAdapter};
 use crate::model::config::Config;
 use crate::model::families::Family;
 use crate::model::layout::optional_files_beside;
 use crate::model::modules::{Modules, PostPoolingModule};
 use crate::model::purpose::Purpose;
-use crate::nn::{HeadKind, HeadSpec, OutputKind, Pooling, PostPooling, return_freed_memory};
+use crate::nn::{HeadKind, HeadSpec, Pooling, PostPooling};
+use crate::sys::allocator::return_freed_memory;
 use crate::sys::console::Console;
 
 use heads::{Wanted, check_pairs};
 use modules::load_modules;
 use plan::{Plan, Projection, default_sizes, tokenizer_file};
-use prepare::{Prepared, find_weights, prepare};
+use prepare::{Prepared, prepare};
 use tokenizer::{add_markers_and_padding, read_tokenizer, static_queries};
 use weights::{LoadedWeights, Weights, draw_random, load_checkpoint, without_weights};
 
@@ -129,8 +130,8 @@ fn note_defaults(loaded: &Loaded, findings: &Findings, options: &ModelOptions, c
             "the model has adapters for tasks ({tasks}); using none of them: choose one with --task"
         ));
     }
-    let has_own_vectors = loaded.head.is_none() || options.gives(OutputKind::Dense);
-    if let Some(purpose) = findings.purpose.as_ref().filter(|_| has_own_vectors && options.reads_checkpoint())
+    if let Some(purpose) =
+        findings.purpose.as_ref().filter(|_| findings.has_vectors && options.reads_checkpoint())
         && let Some(command) = purpose.command()
     {
         console.note(format!(
@@ -143,7 +144,7 @@ fn note_defaults(loaded: &Loaded, findings: &Findings, options: &ModelOptions, c
              sentence-transformers"
         ));
     }
-    if has_own_vectors && options.pooling.is_none() && !loaded.modules.configures_pooling() {
+    if findings.has_vectors && options.pooling.is_none() && !loaded.modules.configures_pooling() {
         let pooling = &loaded.steps.pooling;
         console.note(format!("no pooling configured; using {pooling}, the default for this model family"));
     }
@@ -155,6 +156,8 @@ struct Findings {
     family: &'static Family,
     /// Which tensors of the checkpoint are used, missing or wrong. `None` for random weights.
     report: Option<TensorReport>,
+    /// Whether there are vectors of the pooling, with or without a head beside them.
+    has_vectors: bool,
     /// The task of the model, if its files say that it is not an embedding model.
     purpose: Option<Purpose>,
     /// The adapters of the model.
@@ -166,23 +169,24 @@ fn build(options: &ModelOptions, console: &Console, wanted: Wanted) -> Result<(L
     let prepared = prepare(options, console, wanted)?;
     let tokenizer_file = tokenizer_file(options, prepared.files.as_ref())?;
     let limits = prepared.tokenizer_options();
-    let Prepared { backends, files, modules, plan, count, max_length, adapters, adapter, .. } = prepared;
+    let Prepared { backends, weights, modules, plan, count, max_length, adapters, adapter, .. } = prepared;
     adapters.check_chosen(adapter.as_ref())?;
     let applied = plan.applied_modules(&modules);
     let projected = plan.token_projection.as_ref();
     let parts = plan.parts(&modules);
     let (config, family, pooling) = (&plan.config, plan.family, &plan.pooling);
-    let weights = find_weights(options, files.as_ref())?;
+    let weights = weights?;
     let own_weights = modules.query_weights.as_ref();
     let own_weights = own_weights.filter(|_| *pooling == Pooling::Splade && options.reads_checkpoint());
+    let uses_cache = options.weight_cache;
     let skips_encoder = own_weights.is_some() && options.only_queries;
     // In parallel: both take long, and they are independent.
     let (tokenizer, weights_loaded) = rayon::join(
         || read_tokenizer(&tokenizer_file, options, limits, &modules),
         || match &weights {
             Weights::File(_) if skips_encoder => without_weights(&parts),
-            Weights::File(path) => {
-                load_checkpoint(path, family, &parts, &backends, adapter.as_ref(), options.weight_cache)
+            Weights::File(file) => {
+                load_checkpoint(file.get()?, family, &parts, &backends, adapter.as_ref(), uses_cache)
             }
             Weights::Random(seed) => draw_random(config, &parts, &count, *seed, &backends),
         },
@@ -205,11 +209,11 @@ fn build(options: &ModelOptions, console: &Console, wanted: Wanted) -> Result<(L
     let (weights, parameters) = (weights.to_string(), count.parameters);
     let kind = plan.head.as_ref().map(HeadSpec::kind);
     let head = kind.zip(head).map(|(kind, layers)| LoadedHead { kind, layers });
-    let Plan { config, family, pooling, dimensions, .. } = plan;
+    let Plan { config, family, pooling, dimensions, has_vectors, .. } = plan;
     let origin = Origin { config, tokenizer: tokenizer_file, weights, parameters, adapter, files };
     let steps = Steps { token_modules, pooling, post_pooling, dimensions, token_projection };
     let loaded = Loaded { origin, modules, tokenizer, max_length, encoders, steps, head, static_queries };
-    Ok((loaded, Findings { family, report, purpose, adapters }))
+    Ok((loaded, Findings { family, report, has_vectors, purpose, adapters }))
 }
 
 /// Loads the modules after the encoder, and the projection of token vectors if there is one.
@@ -264,11 +268,10 @@ fn files_that_affect_vectors<'a>(
         [config.path()].into_iter().chain(tokenizer).map(Path::to_owned).collect();
     let optional: Vec<PathBuf> = files.iter().flat_map(|file| optional_files_beside(file)).collect();
     files.extend(optional);
-    if let Some(Weights::File(path)) = weights {
-        files.insert(path.clone());
-        if path.extension().is_some_and(|suffix| suffix == "json") {
-            files.extend(read_index(path)?.values().map(|shard| path.with_file_name(shard)));
-        }
+    if let Some(Weights::File(file)) = weights {
+        files.insert(file.path.clone());
+        let mapped = file.get().map(Checkpoint::files).unwrap_or_default();
+        files.extend(mapped.iter().map(|file| file.path().to_owned()));
     }
     files.extend(modules.pooling.iter().map(|pooling| pooling.file.clone()));
     files.extend(modules.logit_score.iter().map(|module| module.file.clone()));

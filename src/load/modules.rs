@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Result, bail};
 
 use crate::checkpoint::names::TensorNames;
-use crate::checkpoint::{Checkpoint, TensorReport};
+use crate::checkpoint::{Checkpoint, TensorReader, TensorReport};
 use crate::model::layout::SPARSE_LINEAR;
 use crate::model::modules::PostPoolingModule;
 use crate::model::modules::post_pooling::{PROJECTION, Storage};
@@ -70,16 +70,10 @@ pub(super) fn load_modules(
 
 /// Loads a module from its file of weights.
 fn load_file(path: &Path, module: &PostPoolingModule, report: &mut TensorReport) -> Result<PostPooling> {
-    let checkpoint = Checkpoint::open(path)?;
     let names = if matches!(module.storage, Storage::Linear(_)) { &LINEAR_NAMES } else { &NAMES };
-    let mut reader = checkpoint.reader_with("", names);
-    let loaded = PostPooling::load(&mut reader, "module", &module.spec)?;
-    let mut own = reader.into_report();
-    checkpoint.check_unchanged()?;
-    if let Some(first) = own.problems.first() {
-        let config = module.config();
-        bail!("{}: {first}; the weights do not belong to {}", path.display(), config.display())
-    }
+    let remedy = format!("the weights do not belong to {}", module.config().display());
+    let (loaded, mut own) =
+        read_file(path, names, &remedy, |reader| PostPooling::load(reader, "module", &module.spec))?;
     if module.storage == Storage::Encoder {
         // The report has the tensors of the encoder already.
         own.unused.clear();
@@ -103,14 +97,28 @@ pub(super) fn load_lexical_layer(
     hidden_size: usize,
     report: &mut TensorReport,
 ) -> Result<TaskHead> {
-    let checkpoint = Checkpoint::open(path)?;
-    let mut reader = checkpoint.reader_with("", &LINEAR_NAMES);
-    let head = TaskHead::load(&mut reader, spec, hidden_size)?;
-    let own = reader.into_report();
-    checkpoint.check_unchanged()?;
-    if let Some(first) = own.problems.first() {
-        bail!("{}: {first}; use the files of one model", path.display())
-    }
+    let (head, own) = read_file(path, &LINEAR_NAMES, "use the files of one model", |reader| {
+        TaskHead::load(reader, spec, hidden_size)
+    })?;
     report.add(own, Some(SPARSE_LINEAR));
     Ok(head)
+}
+
+/// Reads a file of weights with `load`, and reports on its tensors. `remedy` is the end of the error about a
+/// tensor that does not fit, as a clause.
+fn read_file<T>(
+    path: &Path,
+    names: &'static TensorNames,
+    remedy: &str,
+    load: impl FnOnce(&mut TensorReader) -> Result<T>,
+) -> Result<(T, TensorReport)> {
+    let checkpoint = Checkpoint::open(path)?;
+    let mut reader = checkpoint.reader_with("", names);
+    let loaded = load(&mut reader)?;
+    let report = reader.into_report();
+    checkpoint.check_unchanged()?;
+    match report.problems.first() {
+        Some(first) => bail!("{}: {first}; {remedy}", path.display()),
+        None => Ok((loaded, report)),
+    }
 }

@@ -11,11 +11,12 @@ use super::heads::Wanted;
 use super::modules::check_sizes;
 use super::options::ModelOptions;
 use super::plan::{Plan, plan, require_files};
-use super::weights::{MAX_RANDOM_BYTES, Parts, Weights, count_parameters};
+use super::weights::{CheckpointFile, MAX_RANDOM_BYTES, Parts, Weights, count_parameters};
 use crate::checkpoint::Checkpoint;
 use crate::error::UsageError;
 use crate::hub::ModelDir;
 use crate::model::adapter::{Adapters, ChosenAdapter};
+use crate::model::families::Family;
 use crate::model::modules::{Modules, PostPoolingModule, TokenLimit, parent_model};
 use crate::nn::{Backend, F32_SIGNIFICAND_BITS, ParameterCount, Positions, ScoreBias};
 use crate::sys::console::Console;
@@ -24,6 +25,8 @@ use crate::text::{PairTruncation, Tokenizer, TokenizerOptions, TruncationSide};
 /// A model whose config, modules and options are resolved, before its tokenizer and weights are read.
 pub(super) struct Prepared {
     pub backends: Vec<Backend>,
+    /// The source of the weights, or why there is none.
+    pub weights: Result<Weights>,
     /// The files of the encoder; `None` if options replace all of them.
     pub files: Option<ModelDir>,
     pub modules: Modules,
@@ -70,14 +73,18 @@ pub(super) fn prepare(options: &ModelOptions, console: &Console, wanted: Wanted)
         modules.prompts.set_default(task, instruction);
     }
     let max_length = max_length(options, &modules, &plan)?;
-    let own_side = if modules.truncate_left { TruncationSide::Left } else { TruncationSide::Right };
-    let truncation_side = options.truncation_side.unwrap_or(own_side);
-    let bits = significand_bits(options, files.as_ref());
+    let truncation_side = options.truncation_side.or(modules.truncation_side).unwrap_or_default();
+    let weights = find_weights(options, files.as_ref(), plan.family);
+    let bits = match &weights {
+        Ok(Weights::File(file)) => file.get().map_or(F32_SIGNIFICAND_BITS, Checkpoint::significand_bits),
+        Ok(Weights::Random(_)) | Err(_) => F32_SIGNIFICAND_BITS,
+    };
     let parts = plan.parts(&modules);
     let count = count_checked(options, &backends, bits, &parts, plan.applied_modules(&modules))?;
     let pair_truncation = options.pair_truncation;
     Ok(Prepared {
         backends,
+        weights,
         files,
         modules,
         plan,
@@ -151,9 +158,13 @@ fn locate(options: &ModelOptions, console: &Console) -> Result<(Option<ModelDir>
 }
 
 /// The source of the weights: the seed of the option, else the model's checkpoint.
-pub(super) fn find_weights(options: &ModelOptions, files: Option<&ModelDir>) -> Result<Weights> {
+fn find_weights(
+    options: &ModelOptions,
+    files: Option<&ModelDir>,
+    family: &'static Family,
+) -> Result<Weights> {
     Ok(match options.random_weights {
-        None => Weights::File(require_files(files)?.weights()?),
+        None => Weights::File(CheckpointFile::open(require_files(files)?.weights()?, family)),
         Some(seed) => Weights::Random(seed),
     })
 }
@@ -220,15 +231,5 @@ fn check_weights(max_memory: Option<u64>, bytes: usize) -> Result<()> {
             ByteSize(bytes as u64).display().si()
         ))),
         _ => Ok(()),
-    }
-}
-
-/// Significant bits of the matrices of a checkpoint. Faults of its files are found when they are loaded.
-fn significand_bits(options: &ModelOptions, files: Option<&ModelDir>) -> u32 {
-    match find_weights(options, files) {
-        Ok(Weights::File(path)) => {
-            Checkpoint::open(&path).map_or(F32_SIGNIFICAND_BITS, |file| file.significand_bits())
-        }
-        _ => F32_SIGNIFICAND_BITS,
     }
 }

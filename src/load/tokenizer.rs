@@ -9,7 +9,7 @@ use super::options::ModelOptions;
 use crate::error::UsageError;
 use crate::model::modules::{Modules, QueryWeights};
 use crate::model::static_embedding::StaticLayout;
-use crate::text::{Tokenizer, TokenizerOptions, TruncationSide};
+use crate::text::{Tokenizer, TokenizerOptions};
 
 /// Reads the weights of queries of a sparse encoder with `dimensions`, and their tokenizer.
 pub(super) fn static_queries(
@@ -25,11 +25,10 @@ pub(super) fn static_queries(
             weights.len()
         );
     }
-    let own_side = if module.truncate_left { TruncationSide::Left } else { TruncationSide::Right };
     let own_limit = module.max_length.as_ref().map(|limit| limit.tokens);
     let limits = TokenizerOptions {
         max_length: options.max_length.or(own_limit).unwrap_or(usize::MAX),
-        truncation_side: options.truncation_side.unwrap_or(own_side),
+        truncation_side: options.truncation_side.or(module.truncation_side).unwrap_or_default(),
         pair_truncation: options.pair_truncation,
         lowercase: false,
     };

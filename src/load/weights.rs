@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
+use anyhow::{Error, Result, bail};
 
 use super::adapter::read_adapter;
 use super::device::post_pooling_backend;
@@ -22,16 +22,37 @@ use crate::nn::{
 
 /// The source of the weights.
 pub(super) enum Weights {
-    /// A checkpoint: one file, or the index of its shards.
-    File(PathBuf),
+    /// A checkpoint.
+    File(CheckpointFile),
     /// A seed.
     Random(u64),
+}
+
+/// A checkpoint, which is opened once.
+pub(super) struct CheckpointFile {
+    /// One file, or the index of its shards.
+    pub path: PathBuf,
+    /// The open checkpoint, or why it cannot be read.
+    opened: Result<Checkpoint, String>,
+}
+
+impl CheckpointFile {
+    /// Opens the checkpoint of an encoder of this family.
+    pub(super) fn open(path: PathBuf, family: &'static Family) -> Self {
+        let opened = Checkpoint::open_encoder(&path, family.names).map_err(|error| error.to_string());
+        CheckpointFile { path, opened }
+    }
+
+    /// The open checkpoint.
+    pub(super) fn get(&self) -> Result<&Checkpoint> {
+        self.opened.as_ref().map_err(|fault| Error::msg(fault.clone()))
+    }
 }
 
 impl fmt::Display for Weights {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Weights::File(path) => write!(f, "{}", path.display()),
+            Weights::File(file) => write!(f, "{}", file.path.display()),
             Weights::Random(seed) => write!(f, "random, seed {seed}"),
         }
     }
@@ -80,19 +101,19 @@ pub(super) struct LoadedWeights {
 
 /// Reads the weights of a checkpoint.
 pub(super) fn load_checkpoint(
-    path: &Path,
+    checkpoint: &Checkpoint,
     family: &'static Family,
     parts: &Parts,
     backends: &[Backend],
     adapter: Option<&ChosenAdapter>,
     uses_cache: bool,
 ) -> Result<LoadedWeights> {
-    let checkpoint = Checkpoint::open_encoder(path, family.names)?;
+    let path = checkpoint.path();
     if adapter.is_none() {
         checkpoint.check_has_no_adapter()?;
     }
     let mut reader = checkpoint.reader(family.names)?;
-    reader.set_adapter(adapter.map(|adapter| read_adapter(adapter, &checkpoint)).transpose()?)?;
+    reader.set_adapter(adapter.map(|adapter| read_adapter(adapter, checkpoint)).transpose()?)?;
     let cpu = backends.iter().find(|backend| uses_cache && matches!(backend, Backend::Cpu(_)));
     reader.set_packed_weights(cpu.and_then(|cpu| PackedWeights::open(&checkpoint.files(), cpu.gemm_type())));
     let mut encoders = Vec::new();
@@ -116,7 +137,7 @@ pub(super) fn load_checkpoint(
         bail!("{} has no tensor {name}{}", path.display(), lacks_head(kind, parts.has_masked_lm))
     }
     if parts.head.is_some_and(|head| head.kind() == HeadKind::LexicalWeights) && parts.head_file.is_none() {
-        check_one_logit(&checkpoint, &reader.resolve("head.token_classifier.weight"), path)?;
+        check_one_logit(checkpoint, &reader.resolve("head.token_classifier.weight"), path)?;
     }
     reader.set_backend(post_pooling_backend(backends));
     let pooler = parts.load_pooler(&mut reader)?;

@@ -37,6 +37,7 @@ use super::static_embedding::StaticLayout;
 use crate::neighbours::Similarity;
 use crate::nn::{Pooling, SpladeSpec};
 use crate::sys::regular_file::has_dir_entry;
+use crate::text::TruncationSide;
 use limits::{read_truncation, token_limit};
 use list::QUERY_WEIGHTS;
 
@@ -82,8 +83,8 @@ pub struct Modules {
     pub max_length: Option<TokenLimit>,
     /// The maximum lengths of queries and of documents where they have their own, in the order of [`Role`].
     pub role_lengths: [Option<TokenLimit>; 2],
-    /// Whether longer texts lose their beginning (`truncation_side` is left) rather than their end.
-    pub truncate_left: bool,
+    /// The side at which longer texts are truncated, if the files say it.
+    pub truncation_side: Option<TruncationSide>,
     /// Whether texts are lowercased before tokenization.
     pub lowercase: bool,
     /// Whether texts have no special tokens.

@@ -201,8 +201,8 @@ impl RelativeProjections {
         })
     }
 
-    /// Keys (c2p) and queries (p2c) of the relative positions, both
-    /// `(2 · relative_positions, heads · qk_head_dim)`; `key` and `query` are the projections of the tokens.
+    /// Keys (c2p) and queries (p2c) of positions, both `(2 · relative_positions, heads · qk_head_dim)`. `key`
+    /// and `query` are the projections of the tokens.
     pub(super) fn forward(&self, key: &Linear, query: &Linear) -> Result<&[Option<Tensor>; 2]> {
         if let Some(projected) = self.projected.get() {
             return Ok(projected);

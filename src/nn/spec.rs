@@ -7,8 +7,8 @@ use super::{Activation, NormKind};
 /// An encoder: embeddings, then layers of multi-head attention and a feed-forward network (Vaswani et al.
 /// 2017, Devlin et al. 2019).
 ///
-/// Letters in shapes: `T` tokens of a batch, `N` sequences, `H` the hidden size, `D` the
-/// dimensions of a pooled vector.
+/// Letters in shapes: `T` tokens of a batch, `N` sequences, `H` the hidden size, `D` the dimensions of a
+/// pooled vector.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EncoderSpec {
     /// Rows of the token embedding table.

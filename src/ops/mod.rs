@@ -7,7 +7,6 @@
 
 pub mod activation;
 pub mod add_norm;
-pub mod allocator;
 pub mod attention;
 pub mod backend;
 pub mod experts;

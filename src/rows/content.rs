@@ -211,18 +211,29 @@ impl ContentType {
                 OutputDtype::Binary => false,
             },
             ContentType::Outputs(outputs) => outputs.parts().all(|part| part.preserves_non_finite(format)),
-            _ => true,
+            ContentType::Scores { .. }
+            | ContentType::Labels
+            | ContentType::Masks
+            | ContentType::Sparse { .. }
+            | ContentType::Spans(_) => true,
         }
     }
 
     /// Type of the stored numbers.
     pub fn dtype(&self) -> OutputDtype {
+        self.vectors().map_or(OutputDtype::F32, |vectors| vectors.dtype)
+    }
+
+    /// The type of the vectors; of several outputs, that of the first vectors.
+    pub(crate) fn vectors(&self) -> Option<VectorType> {
         match self {
-            ContentType::Vectors(vectors) => vectors.dtype,
-            ContentType::Outputs(outputs) => {
-                outputs.dense.or(outputs.tokens).map_or(OutputDtype::F32, |vectors| vectors.dtype)
-            }
-            _ => OutputDtype::F32,
+            ContentType::Vectors(vectors) => Some(*vectors),
+            ContentType::Outputs(outputs) => outputs.dense.or(outputs.tokens),
+            ContentType::Scores { .. }
+            | ContentType::Labels
+            | ContentType::Masks
+            | ContentType::Sparse { .. }
+            | ContentType::Spans(_) => None,
         }
     }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map;
 
+use arrow_schema::Schema;
 use serde::{Deserialize, Serialize};
 
 use super::dtype::OutputDtype;
@@ -115,10 +116,12 @@ const ARROW_PREFIX: &str = "sconce.";
 pub struct FileMetadata(BTreeMap<String, String>);
 
 impl FileMetadata {
-    /// The metadata among the keys and values of an Arrow or Parquet file.
-    pub fn of_arrow<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
-        let strip = |(key, value): (&str, &str)| Some((key.strip_prefix(ARROW_PREFIX)?.into(), value.into()));
-        pairs.into_iter().filter_map(strip).collect()
+    /// The metadata among the keys and values of an Arrow or Parquet file with this schema.
+    pub fn of_arrow(schema: &Schema) -> Self {
+        let pairs = schema.metadata().iter();
+        pairs
+            .filter_map(|(key, value)| Some((key.strip_prefix(ARROW_PREFIX)?.into(), value.clone())))
+            .collect()
     }
 
     /// The keys and values for an Arrow or Parquet file.

@@ -159,8 +159,8 @@ mod tests {
     use super::*;
     use crate::neighbours::SparseVector;
     use crate::rows::{
-        Answer, BatchBuilder, Content, Entity, FileMetadata, KeptColumn, LabelScore, OutputFormat,
-        OutputTypes, Row, TokenScore, VectorType,
+        Answer, BatchBuilder, Content, Entity, KeptColumn, LabelScore, OutputFormat, OutputTypes, Row,
+        TokenScore, VectorType,
     };
 
     fn vectors(dtype: OutputDtype, per_token: bool) -> VectorType {
@@ -233,13 +233,10 @@ mod tests {
         for (content, contents) in contents() {
             for chunks in [false, true] {
                 let schema = OutputSchema {
-                    format: OutputFormat::Arrow,
-                    content,
                     chunks,
                     ids: Some(ColumnType::Text),
                     kept: kept.clone(),
-                    metadata: FileMetadata::default(),
-                    follows_batches: false,
+                    ..OutputSchema::new(OutputFormat::Arrow, content)
                 };
                 let (mut rows, mut expected) = (BatchBuilder::new(&schema), Vec::new());
                 let with_nulls = [&nulls[..], &values[4..]].concat();

@@ -28,6 +28,19 @@ pub struct OutputSchema {
 }
 
 impl OutputSchema {
+    /// A schema of rows with no more than this content.
+    pub fn new(format: OutputFormat, content: ContentType) -> Self {
+        OutputSchema {
+            format,
+            content,
+            chunks: false,
+            ids: None,
+            kept: Vec::new(),
+            metadata: FileMetadata::default(),
+            follows_batches: false,
+        }
+    }
+
     /// Whether a row that had NaN or infinite numbers can be recognised.
     pub fn preserves_non_finite(&self) -> bool {
         self.content.preserves_non_finite(self.format)

@@ -40,7 +40,7 @@ pub use ledger::{Event, Ledger, LedgerEntry};
 pub use lock::{OutputLock, UncheckedOutput};
 pub use read_files::{ReadFiles, refuse};
 pub use replace::{Durability, put, remove, rename, replace_cached, temporary_file};
-pub use sidecars::{LEDGER_SUFFIX, SidecarPaths, regular_file};
+pub use sidecars::{LEDGER_SUFFIX, META_SUFFIX, SidecarPaths, regular_file};
 pub use target::{Target, parent_dir};
 pub use write::{print, print_with, write, write_file};
 pub use write_error::ClosedPipe;

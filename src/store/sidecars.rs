@@ -14,6 +14,8 @@ use super::write_error::write_error;
 
 /// What the name of a ledger has after that of the output.
 pub const LEDGER_SUFFIX: &str = ".ledger.jsonl";
+/// What the name of the metadata of an npy file has after that of the file.
+pub const META_SUFFIX: &str = ".meta.json";
 
 /// The paths of an output file and of the files beside it. Each field gives the path for the output
 /// `dir/vectors.npy`.
@@ -62,7 +64,7 @@ impl SidecarPaths {
             manifest: sidecar(".", ".partial.json"),
             ledger: sidecar(".", ".partial.ledger"),
             final_ledger: sidecar("", LEDGER_SUFFIX),
-            meta: sidecar("", ".meta.json"),
+            meta: sidecar("", META_SUFFIX),
             done: sidecar(".", ".done.json"),
             added: sidecar(".", ".append"),
             output: path,

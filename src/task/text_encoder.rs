@@ -154,10 +154,6 @@ impl Task for TextEncoder {
     fn check(&self, options: &RowOptions) -> Result<(), RowOptionError> {
         either!(self, task => task.check(options))
     }
-
-    fn on_workers_start(&self) {
-        either!(self, task => task.on_workers_start())
-    }
 }
 
 impl ModelTask for TextEncoder {

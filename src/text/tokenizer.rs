@@ -60,11 +60,12 @@ pub struct TokenIds {
 }
 
 /// The end at which a text that exceeds the limit is truncated.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TruncationSide {
     /// The first tokens are dropped.
     Left,
     /// The last tokens are dropped.
+    #[default]
     Right,
 }
 
@@ -199,6 +200,29 @@ fn from_json(
     }
 }
 
+/// Reads a `tokenizer.json` with `parse`, whose inner error is about the file itself, and builds the
+/// tokenizer.
+fn read_json<T>(
+    path: &Path,
+    parse: impl FnOnce(&[u8]) -> Result<serde_json::Result<T>>,
+    build: impl FnOnce(T) -> Result<Tokenizer>,
+) -> Result<Tokenizer> {
+    let shown = path.display();
+    let bytes = match regular_file::read(path, regular_file::MAX_TOKENIZER_BYTES) {
+        Ok(bytes) => bytes,
+        Err(error) => bail!("cannot read {shown} ({error}); download the model again"),
+    };
+    let reason = match catch_panic(|| parse(&bytes)).transpose()? {
+        Some(Ok(parsed)) => match build(parsed) {
+            Ok(tokenizer) => return Ok(tokenizer),
+            Err(error) => error.to_string(),
+        },
+        Some(Err(error)) => format!("line {}, column {}", error.line(), error.column()),
+        None => "the tokenizers library panics on it".into(),
+    };
+    bail!("cannot parse {shown} as a tokenizer ({reason}); download it again")
+}
+
 impl Tokenizer {
     /// Reads a `tokenizer.json`, or a `vocab.txt` or `vocab.json` with the files next to it. Padding and
     /// truncation settings of the file are ignored: batches are ragged, and `options` has the limit.
@@ -218,20 +242,9 @@ impl Tokenizer {
             let built = catch_panic(|| vocab_files::read(path, &config)).ok_or_else(cannot_build)??;
             return Self::of_class(built, options, &config).map_err(|_| cannot_build());
         }
-        let bytes = match regular_file::read(path, regular_file::MAX_TOKENIZER_BYTES) {
-            Ok(bytes) => bytes,
-            Err(error) => bail!("cannot read {shown} ({error}); download the model again"),
-        };
         let config = TokenizerConfig::read(path)?;
-        let reason = match catch_panic(|| from_json(path, &bytes, &config)).transpose()? {
-            Some(Ok(built)) => match Self::of_class(built, options, &config) {
-                Ok(tokenizer) => return Ok(tokenizer),
-                Err(error) => error.to_string(),
-            },
-            Some(Err(error)) => format!("line {}, column {}", error.line(), error.column()),
-            None => "the tokenizers library panics on it".into(),
-        };
-        bail!("cannot parse {shown} as a tokenizer ({reason}); download it again")
+        let parse = |bytes: &[u8]| from_json(path, bytes, &config);
+        read_json(path, parse, |built| Self::of_class(built, options, &config))
     }
 
     /// Reads the `tokenizer.json` of a static model: the files next to it are not read, and there are no
@@ -240,27 +253,15 @@ impl Tokenizer {
         path: &Path,
         options: impl FnOnce(Option<(usize, TruncationSide)>) -> TokenizerOptions,
     ) -> Result<Self> {
-        let shown = path.display();
-        let bytes = match regular_file::read(path, regular_file::MAX_TOKENIZER_BYTES) {
-            Ok(bytes) => bytes,
-            Err(error) => bail!("cannot read {shown} ({error}); download the model again"),
+        let build = |mut inner: LibraryTokenizer| {
+            inner.with_post_processor(None::<PostProcessorWrapper>);
+            let own = inner.get_truncation().map(|own| match own.direction {
+                TruncationDirection::Left => (own.max_length, TruncationSide::Left),
+                TruncationDirection::Right => (own.max_length, TruncationSide::Right),
+            });
+            Self::new(inner, &options(own))
         };
-        let reason = match catch_panic(|| parse(&bytes)) {
-            Some(Ok(mut inner)) => {
-                inner.with_post_processor(None::<PostProcessorWrapper>);
-                let own = inner.get_truncation().map(|own| match own.direction {
-                    TruncationDirection::Left => (own.max_length, TruncationSide::Left),
-                    TruncationDirection::Right => (own.max_length, TruncationSide::Right),
-                });
-                match Self::new(inner, &options(own)) {
-                    Ok(tokenizer) => return Ok(tokenizer),
-                    Err(error) => error.to_string(),
-                }
-            }
-            Some(Err(error)) => format!("line {}, column {}", error.line(), error.column()),
-            None => "the tokenizers library panics on it".into(),
-        };
-        bail!("cannot parse {shown} as a tokenizer ({reason}); download it again")
+        read_json(path, |bytes| Ok(parse(bytes)), build)
     }
 
     /// Cuts texts before they are tokenized, as model2vec does: to the maximum length times the median length

@@ -16,6 +16,7 @@ use crate::formats::safetensors::read_tensors;
 use crate::formats::{ElementType, StoredArray, npy};
 use crate::rows::FileMetadata;
 use crate::rows::columns::{EMBEDDING, EMBEDDINGS};
+use crate::store::META_SUFFIX;
 
 /// Opens an npy file of `size` bytes. What is known about the vectors is in the file `NAME.meta.json` beside
 /// it, if there is one.
@@ -28,7 +29,7 @@ pub(super) fn open_npy(
     field.check_unnamed(name, "npy")?;
     let array = npy::read_array(&file, "", 0).map_err(|reason| malformed(name, "npy", reason))?;
     let mut meta = path.as_os_str().to_owned();
-    meta.push(".meta.json");
+    meta.push(META_SUFFIX);
     let (metadata, chunks) = npy::read_metadata(Path::new(&meta))?;
     let columns = |rows| Ok(Box::new(ChunkCounts::new(name, chunks, rows)?) as Box<dyn Columns>);
     converted::open(name, (file.into(), size), of_numpy(name, array)?, metadata, columns)

@@ -71,15 +71,10 @@ impl VectorSchema {
         (projection, positions)
     }
 
-    /// Finds the columns of the file `name`, whose metadata has these keys and values.
-    pub(super) fn new<'a>(
-        name: &str,
-        field: VectorField,
-        schema: &Schema,
-        metadata: impl Iterator<Item = (&'a str, &'a str)>,
-    ) -> Result<Self> {
+    /// Finds the columns of the file `name`.
+    pub(super) fn new(name: &str, field: VectorField, schema: &Schema) -> Result<Self> {
         let find = |name: &str| schema.fields().iter().position(|field| field.name() == name);
-        let metadata = FileMetadata::of_arrow(metadata);
+        let metadata = FileMetadata::of_arrow(schema);
         let is_dense = match field {
             VectorField::Named(_) => true,
             _ => field.name().into_iter().chain([EMBEDDING, EMBEDDINGS]).any(|name| find(name).is_some()),

@@ -5,13 +5,14 @@ use std::fs::File;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
-use anyhow::{Error, Result, bail};
+use anyhow::{Result, bail};
 
 use super::columns::ChunkCounts;
 use super::source::{Blocks, Opened, Vectors, split};
 use super::width::MAX_SPARSE_DIMENSIONS;
 use crate::formats::StoredArray;
-use crate::formats::error::{malformed, unread};
+use crate::formats::error::unread;
+use crate::formats::npz::malformed;
 use crate::neighbours::Representation;
 use crate::rows::OutputDtype;
 use crate::sys::regular_file::read_exact_at;
@@ -38,12 +39,11 @@ pub(super) fn open(
     size: u64,
     arrays: [Result<StoredArray>; 5],
 ) -> Result<Opened> {
-    let unread = |error: &dyn std::fmt::Display| malformed(name, "npz", error);
     let arrays = arrays.map(|array| {
         let array = array?;
         // Buffers have the size of parts of an array.
         if length(&array) as u64 > size {
-            return Err(unread(&"one of its arrays is longer than the file"));
+            return Err(malformed(name, "one of its arrays is longer than the file"));
         }
         Ok(array)
     });
@@ -61,7 +61,7 @@ pub(super) fn open(
         && length(&matrix.indices) == length(&matrix.data)
         && (1..=MAX_SPARSE_DIMENSIONS).contains(&dimensions);
     if !is_whole {
-        return Err(unread(&"its arrays are not those of one matrix"));
+        return Err(malformed(name, "its arrays are not those of one matrix"));
     }
     let columns = Box::new(ChunkCounts::new(name, None, rows)?);
     let vectors = Box::new(SparseMatrix { rows, dimensions, ..matrix });
@@ -74,10 +74,6 @@ fn length(array: &StoredArray) -> usize {
 }
 
 impl SparseMatrix {
-    fn malformed(&self, reason: &str) -> Error {
-        malformed(&self.name, "npz", reason)
-    }
-
     /// The bytes of elements of an array.
     fn bytes(&self, array: &StoredArray, elements: &Range<usize>, element_bytes: usize) -> Result<Vec<u8>> {
         let mut bytes = vec![0; elements.len() * element_bytes];
@@ -89,7 +85,7 @@ impl SparseMatrix {
     /// Elements of an array of integers from 0.
     fn integers(&self, array: &StoredArray, elements: Range<usize>) -> Result<Vec<usize>> {
         if elements.end > length(array) {
-            return Err(self.malformed("an array is too short"));
+            return Err(malformed(&self.name, "an array is too short"));
         }
         let integers: Vec<Option<usize>> = match &*array.type_name {
             "<i4" => {
@@ -111,11 +107,14 @@ impl SparseMatrix {
                     .collect()
             }
             other => {
-                return Err(self.malformed(&format!("it has indices of type {other}, expected <i4 or <i8")));
+                return Err(malformed(
+                    &self.name,
+                    format_args!("it has indices of type {other}, expected <i4 or <i8"),
+                ));
             }
         };
         let integers: Option<Vec<usize>> = integers.into_iter().collect();
-        integers.ok_or_else(|| self.malformed("it has a negative index"))
+        integers.ok_or_else(|| malformed(&self.name, "it has a negative index"))
     }
 
     /// Elements of the values.
@@ -129,7 +128,9 @@ impl SparseMatrix {
                 let bytes = self.bytes(&self.data, elements, 8)?;
                 Ok(bytes.as_chunks::<8>().0.iter().map(|x| f64::from_le_bytes(*x) as f32).collect())
             }
-            other => Err(self.malformed(&format!("it has values of type {other}, expected <f4 or <f8"))),
+            other => {
+                Err(malformed(&self.name, format_args!("it has values of type {other}, expected <f4 or <f8")))
+            }
         }
     }
 }
@@ -145,12 +146,12 @@ impl Vectors for SparseMatrix {
             let ends = self.integers(&self.indptr, part.start..part.end + 1)?;
             let elements = ends[0]..ends[part.len()];
             if !ends.is_sorted() || elements.end > length(&self.indices) {
-                return Err(self.malformed("indptr does not ascend to the number of elements"));
+                return Err(malformed(&self.name, "indptr does not ascend to the number of elements"));
             }
             let indices = self.integers(&self.indices, elements.clone())?;
             if let Some(index) = indices.iter().find(|index| **index >= self.dimensions) {
                 let dimensions = self.dimensions;
-                return Err(self.malformed(&format!("index {index} is not below {dimensions}")));
+                return Err(malformed(&self.name, format_args!("index {index} is not below {dimensions}")));
             }
             buffer.clear();
             buffer.extend_sparse(indices.iter().map(|index| *index as u32), &self.values(&elements)?);

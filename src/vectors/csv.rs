@@ -16,7 +16,8 @@ use super::records::Records;
 use super::source::Opened;
 use super::width::checked_width;
 use crate::formats::VisitRow;
-use crate::formats::csv::{ByteRecord, CsvFile, CsvStart, StringRecord};
+use crate::formats::csv::{CsvFile, CsvStart, Row};
+use crate::formats::error::unread;
 use crate::neighbours::{Block, Representation};
 use crate::rows::columns::{EMBEDDING, SCALE, element};
 use crate::rows::{ColumnType, FieldValue, KeptColumn, OutputDtype};
@@ -49,26 +50,21 @@ enum Layout {
 
 impl Layout {
     /// The columns of a file with this header and first row; `None` if it has no vectors.
-    fn find(
-        name: &str,
-        field: VectorField,
-        header: &StringRecord,
-        first: &ByteRecord,
-    ) -> Result<Option<Self>> {
+    fn find(name: &str, field: VectorField, header: &[String], first: &Row) -> Result<Option<Self>> {
         if !matches!(field, VectorField::Named(_))
-            && let Some(first) = header.iter().position(|column| column == element(0))
+            && let Some(first) = header.iter().position(|column| *column == element(0))
         {
-            let is_element = |(i, column): &(usize, &str)| **column == element(*i);
+            let is_element = |(i, column): &(usize, &String)| **column == element(*i);
             let width = header.iter().skip(first).enumerate().take_while(is_element).count();
             return Ok(Some(Layout::Elements(first..first + width)));
         }
-        let candidate = |(i, name): (usize, &str)| {
+        let candidate = |(i, name): (usize, &String)| {
             let list = first.get(i).and_then(|field| parse_list(field).ok());
             let (held, type_name) = match list {
                 Some(list) => (Held::Vectors, format!("list of {}", list.len())),
                 None => (Held::Other, "text".into()),
             };
-            Candidate { name: name.into(), type_name, held }
+            Candidate { name: name.clone(), type_name, held }
         };
         let candidates: Vec<Candidate> = header.iter().enumerate().map(candidate).collect();
         let has_vectors = candidates.iter().any(|candidate| candidate.held == Held::Vectors);
@@ -88,10 +84,9 @@ impl Layout {
 
 /// Reads the header and finds the rows; `None` if no column is that of vectors.
 pub(super) fn open(path: &Path, name: &Arc<str>, field: VectorField) -> Result<Option<Opened>> {
-    let unread = |error: &dyn std::fmt::Display| anyhow!("cannot read {name} ({error}); check the file");
-    let Some(start) = CsvStart::read(path).map_err(|error| unread(&error))? else { return Ok(None) };
+    let Some(start) = CsvStart::read(path).map_err(|error| unread(name, error))? else { return Ok(None) };
     let header = start.header.clone();
-    let Some(layout) = Layout::find(name, field, &header, &start.first)? else { return Ok(None) };
+    let Some(layout) = Layout::find(name, field, &header, start.first())? else { return Ok(None) };
     let shown = header.iter().enumerate().filter(|(i, column)| !layout.has(*i) && is_shown(column, false));
     let (positions, columns) =
         shown.map(|(i, column)| (i, KeptColumn::new(column, ColumnType::Text))).unzip();
@@ -109,7 +104,7 @@ pub(super) fn open(path: &Path, name: &Arc<str>, field: VectorField) -> Result<O
         }
         _ => {}
     });
-    let file = rows.map_err(|error| unread(&error))?;
+    let file = rows.map_err(|error| unread(name, error))?;
     let rows = file.units().last().map_or(0, |unit| unit.end);
     let (dtype, width) = match &layout {
         Layout::Elements(columns) if has_only_int8 && rows > 0 => {
@@ -137,7 +132,7 @@ fn parse_list(field: &[u8]) -> serde_json::Result<Vec<f32>> {
 }
 
 impl Records for CsvVectors {
-    type Record = ByteRecord;
+    type Record = Row;
 
     fn units(&self) -> &[Range<usize>] {
         self.file.units()
@@ -147,11 +142,11 @@ impl Records for CsvVectors {
         &self.columns
     }
 
-    fn for_each(&self, unit: usize, visit: &mut VisitRow<ByteRecord>) -> Result<ControlFlow<()>> {
+    fn for_each(&self, unit: usize, visit: &mut VisitRow<Row>) -> Result<ControlFlow<()>> {
         self.file.for_each_row(unit, visit)
     }
 
-    fn append(&self, row: usize, record: &ByteRecord, buffer: &mut BlockBuffer) -> Result<bool> {
+    fn append(&self, row: usize, record: &Row, buffer: &mut BlockBuffer) -> Result<bool> {
         let name = &self.name;
         let elements = match &self.layout {
             Layout::Elements(columns) => columns.clone(),
@@ -201,7 +196,7 @@ impl Records for CsvVectors {
     }
 
     /// CSV has no types: a value that reads as an integer is one.
-    fn values(&self, _row: usize, record: &ByteRecord, columns: &[usize]) -> Result<Vec<FieldValue>> {
+    fn values(&self, _row: usize, record: &Row, columns: &[usize]) -> Result<Vec<FieldValue>> {
         let value = |field: &[u8]| -> FieldValue {
             match (field.is_empty(), parse::<i64>(field)) {
                 (true, _) => Value::Null.into(),

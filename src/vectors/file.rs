@@ -13,7 +13,7 @@ use super::choice::VectorField;
 use super::error::{PASS_VECTORS, has_several, no_vector};
 use super::source::{Blocks, Opened};
 use super::sparse::TokenNumbers;
-use super::{arrays, jsonl, table};
+use super::{arrays, columnar, jsonl};
 use crate::error::UsageError;
 use crate::formats::safetensors::header_length;
 use crate::formats::{Kind, rows_by_unit, sniff};
@@ -234,7 +234,7 @@ fn open_format(
     match sniff(start) {
         Some(Kind::Npy) => return arrays::open_npy(path, name, (file, size), field),
         Some(Kind::Zip) => return arrays::open_npz(name, file, size, field),
-        Some(kind @ (Kind::Parquet | Kind::Arrow)) => return table::open(name, file, kind, field),
+        Some(kind @ (Kind::Parquet | Kind::Arrow)) => return columnar::open(name, file, kind, field),
         Some(Kind::Compressed(_) | Kind::Unsupported(..)) => {
             bail!("{name} is compressed; decompress it first")
         }

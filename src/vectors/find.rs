@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow, bail};
 
-use crate::store::LEDGER_SUFFIX;
+use crate::store::{LEDGER_SUFFIX, META_SUFFIX};
 
 /// Extensions of vector files, by which they are told from texts.
 const EXTENSIONS: [&str; 12] = [
@@ -25,7 +25,7 @@ const EXTENSIONS: [&str; 12] = [
     "csv",
 ];
 /// What follows the name of a vector file in those of the files beside it that are not hidden.
-const SIDECAR_SUFFIXES: [&str; 2] = [LEDGER_SUFFIX, ".meta.json"];
+const SIDECAR_SUFFIXES: [&str; 2] = [LEDGER_SUFFIX, META_SUFFIX];
 
 /// The vector files that arguments name, and the rest of the arguments, which are texts: `first`, all
 /// arguments after it up to the first that is no vector file, and the files of directories among these. The

@@ -19,6 +19,7 @@ use super::source::Opened;
 use super::sparse::TokenNumbers;
 use super::width::checked_width;
 use crate::formats::VisitRow;
+use crate::formats::error::unread;
 use crate::formats::jsonl::{JsonlFile, JsonlStart, VectorLine};
 use crate::neighbours::{Block, Representation};
 use crate::rows::columns::{EMBEDDING, EMBEDDINGS, SCALE, WEIGHTS};
@@ -47,7 +48,7 @@ struct Layout {
 
 /// Counts the lines of a file, and reads the first one.
 pub(super) fn open(path: &Path, name: &Arc<str>, field: VectorField) -> Result<Opened> {
-    let unread = |error| anyhow!("cannot read {name} ({error}); check the file");
+    let unread = |error| unread(name, error);
     let mut lines = JsonlStart::open(path).map_err(unread)?;
     let first = first_with_vector(name, field, &mut lines)?;
     let layout = Layout::new(name, field, &first)?;
@@ -73,11 +74,7 @@ fn first_with_vector(name: &str, field: VectorField, lines: &mut JsonlStart) -> 
     };
     let (mut line, mut row, mut first) = (String::new(), 0, None);
     loop {
-        if lines
-            .read_line(&mut line)
-            .map_err(|error| anyhow!("cannot read {name} ({error}); check the file"))?
-            == 0
-        {
+        if lines.read_line(&mut line).map_err(|error| unread(name, error))? == 0 {
             return first.ok_or_else(|| anyhow!("{name} has no lines; {PASS_VECTORS}"));
         }
         if line.trim().is_empty() {

@@ -16,6 +16,7 @@ mod arrays;
 mod batch;
 mod buffer;
 mod choice;
+mod columnar;
 mod columns;
 mod converted;
 mod csr;
@@ -31,7 +32,6 @@ mod records;
 mod scan;
 mod source;
 mod sparse;
-mod table;
 mod width;
 
 pub use buffer::BlockBuffer;

@@ -162,6 +162,21 @@ fn commands_take_the_field() {
     assert_eq!(merged.rows_f32(0..10).unwrap().0, [VECTORS.concat(), VECTORS.concat()].concat());
 }
 
+/// The rows between two stray quotes are not joined.
+#[test]
+fn a_stray_quote_in_csv_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.csv");
+    for (rows, part) in [
+        ("\"b,1,0\nc,0,1\n\"d,1,1\n", "has a quoted field with text after its closing quote"),
+        ("\"b,1,0\nc,0,1\n", "has a quoted field that does not end"),
+    ] {
+        fs::write(&path, format!("id,e0,e1\na,1,1\n{rows}")).unwrap();
+        let error = VectorFile::open(&path, VectorField::Auto).err().unwrap().to_string();
+        assert!(error.contains("a.csv") && error.contains(part), "{error}");
+    }
+}
+
 /// The first of two columns of one name is not taken in silence, in any format.
 #[test]
 fn columns_of_one_name_are_an_error_if_they_are_read() {

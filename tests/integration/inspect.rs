@@ -465,6 +465,12 @@ fn a_model_that_cannot_be_run_is_shown_as_far_as_it_can_be_read() {
         let json: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert!(json["problems"][0].as_str().unwrap().contains(parts[0]), "{json}");
     }
+    // A fault of a checkpoint is that of its head, too.
+    let folder = tempfile::tempdir().unwrap();
+    copy_folder(&fixture("heads/llama"), folder.path());
+    fs::write(folder.path().join("model.safetensors"), "").unwrap();
+    let json: Value = serde_json::from_slice(&inspect(folder.path(), &["--json"]).stdout).unwrap();
+    assert_eq!(json["problems"].as_array().unwrap().len(), 1, "{json}");
     // Without modules.json, the pooling is the family's.
     let folder = tempfile::tempdir().unwrap();
     copy_folder(&fixture("bert-tiny"), folder.path());

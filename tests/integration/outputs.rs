@@ -17,8 +17,8 @@ use sconce::formats::{self, Writer};
 use sconce::named::Named;
 use sconce::rows::field::{FieldValue, carried_type};
 use sconce::rows::{
-    ColumnType, Content, ContentType, KeptColumn, LabelScore, OutputDtype, OutputFormat, OutputSchema, Row,
-    StoredVector, VectorType, VectorValues,
+    ColumnType, Content, ContentType, KeptColumn, LabelScore, OutputDtype, OutputFormat, OutputSchema,
+    OutputTypes, Row, StoredVector, VectorType, VectorValues,
 };
 use sconce::store::{
     Digest, DurableRows, Event, HashedBlock, Ledger, LedgerEntry, OutputLock, ReadFiles, SidecarPaths,
@@ -935,6 +935,9 @@ fn unsupported_options_are_refused() {
     }
     refused(keep(Csv, &["e15"]), &["--keep e15", "is already an output column"]);
     formats::check(&keep(Parquet, &["e15"])).unwrap();
+    let outputs = OutputTypes { dense: Some(vectors(&keep(Csv, &[]))), sparse: Some(9), tokens: None };
+    let several = OutputSchema { content: ContentType::Outputs(outputs), ..keep(Csv, &["e15"]) };
+    refused(several, &["--keep e15", "is already an output column"]);
     let binary = with_vectors(keep(Csv, &["e2"]), |vectors| vectors.dtype = OutputDtype::Binary);
     formats::check(&binary).unwrap();
 }

@@ -343,7 +343,7 @@ fn tables_have_the_same_rows_in_every_format() {
     let parquet = write("a.parquet");
     let file = fs::File::open(&parquet).unwrap();
     let batches = sconce::formats::parquet::open("a.parquet", file, "write it again").unwrap();
-    let fields = sconce::formats::Table::schema(&batches).fields().iter();
+    let fields = sconce::formats::ColumnarFile::schema(&batches).fields().iter();
     let fields: Vec<String> = fields.map(|field| format!("{} {}", field.name(), field.data_type())).collect();
     let expected = ["query Int64", "rank Int64", "index Int64", "id Utf8", "score Float32", "year Int32"];
     assert_eq!(fields, expected);

@@ -85,57 +85,59 @@ impl<'a> Unpickler<'a> {
         }
     }
 
+    /// Runs an opcode.
     fn step(&mut self, opcode: u8) -> Result<()> {
         match opcode {
             // PROTO and FRAME: nothing that the opcodes do not say themselves.
-            0x80 => return self.array::<1>().map(drop),
-            0x95 => return self.array::<8>().map(drop),
+            0x80 => self.array::<1>().map(drop),
+            0x95 => self.array::<8>().map(drop),
             // NONE, NEWTRUE, NEWFALSE, BINFLOAT
-            b'N' => return self.push_id(PLAIN),
-            0x88 => return self.push_id(TRUE),
-            0x89 => return self.push_id(FALSE),
+            b'N' => self.push_id(PLAIN),
+            0x88 => self.push_id(TRUE),
+            0x89 => self.push_id(FALSE),
             b'G' => {
                 self.array::<8>()?;
-                return self.push_id(PLAIN);
+                self.push_id(PLAIN)
             }
             // BININT1, BININT2, BININT, LONG1
             b'K' => {
                 let [x] = self.array()?;
-                return self.push(Value::Int(x.into()));
+                self.push(Value::Int(x.into()))
             }
             b'M' => {
                 let x = u16::from_le_bytes(self.array()?);
-                return self.push(Value::Int(x.into()));
+                self.push(Value::Int(x.into()))
             }
             b'J' => {
                 let x = i32::from_le_bytes(self.array()?);
-                return self.push(Value::Int(x.into()));
+                self.push(Value::Int(x.into()))
             }
-            0x8a => self.long()?,
+            0x8a => self.long(),
             // SHORT_BINUNICODE, BINUNICODE
             0x8c => {
                 let [length] = self.array()?;
-                self.text(length.into())?;
+                self.text(length.into())
             }
             b'X' => {
                 let length = u32::from_le_bytes(self.array()?);
-                self.text(length as usize)?;
+                self.text(length as usize)
             }
+            // MARK
             b'(' => {
                 self.count()?;
                 self.marks.push(self.stack.len());
+                Ok(())
             }
             // EMPTY_TUPLE, EMPTY_LIST, EMPTY_DICT, TUPLE1 to TUPLE3, TUPLE
-            b')' | b']' => return self.push(Value::Sequence(Vec::new())),
-            b'}' => return self.push(Value::Dict(Vec::new())),
-            0x85..=0x87 => self.tuple(usize::from(opcode - 0x84))?,
+            b')' | b']' => self.push(Value::Sequence(Vec::new())),
+            b'}' => self.push(Value::Dict(Vec::new())),
+            0x85..=0x87 => self.tuple(usize::from(opcode - 0x84)),
             b't' => {
                 let items = self.items()?;
-                return self.push(Value::Sequence(items));
+                self.push(Value::Sequence(items))
             }
-            _ => return self.change(opcode),
+            _ => self.change(opcode),
         }
-        Ok(())
     }
 
     /// The opcodes that use or change values.

@@ -1,10 +1,10 @@
 //! Splits delimited text into rows and fields, as [RFC 4180](https://www.rfc-editor.org/rfc/rfc4180)
 //! describes csv.
 //!
-//! A quote that closes has to be followed by a delimiter or the end of the row. The `csv` crate accepts any
-//! other text there, and so joins rows between two stray quotes. A row with such a field is malformed, and
-//! reading goes on in the line after the one in which the field begins, so that the rows that it would join
-//! are read.
+//! A quote that closes has to be followed by a delimiter or the end of the row. The `csv` crate reads any
+//! other text there, and so joins rows between two stray quotes. Here, a row with such a field is malformed,
+//! and reading goes on in the line after the one in which the field begins, so that the rows that it would
+//! join are read.
 
 use std::io::{self, BufRead};
 use std::ops::Index;
@@ -119,6 +119,11 @@ impl Row {
     /// Stores only the first `max_fields` fields of the rows that follow.
     pub fn store_fields(&mut self, max_fields: usize) {
         self.max_fields = max_fields;
+    }
+
+    /// The bytes of a field; `None` if the row has no such field, or it is not stored.
+    pub fn get(&self, field: usize) -> Option<&[u8]> {
+        (field < self.fields.len()).then(|| &self[field])
     }
 
     /// The number of fields.

@@ -6,4 +6,4 @@ pub(super) mod write;
 
 pub use delimited::{Advance, FieldSyntax, Malformation, Row};
 pub(super) use read::CsvRows;
-pub use read::{ByteRecord, CsvFile, CsvStart, StringRecord};
+pub use read::{CsvFile, CsvStart};

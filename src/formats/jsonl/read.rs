@@ -8,12 +8,14 @@ use std::ops::{ControlFlow, Range};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, bail};
 use serde::de::{DeserializeSeed, Error as _, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
+use crate::formats::error::unread;
 use crate::formats::lines::{MAX_RECORD_BYTES, RowUnits, VisitRow};
 use crate::rows::columns::SCALE;
+use crate::sys::regular_file;
 
 const BUFFER_BYTES: usize = 1 << 16;
 /// The length of the longest line without a row: an object takes more than a line end.
@@ -28,7 +30,7 @@ pub struct JsonlStart {
 impl JsonlStart {
     /// Opens a file.
     pub fn open(path: &Path) -> io::Result<Self> {
-        let reader = BufReader::with_capacity(BUFFER_BYTES, File::open(path)?);
+        let reader = BufReader::with_capacity(BUFFER_BYTES, regular_file::open(path)?);
         Ok(JsonlStart { path: path.to_owned(), reader })
     }
 
@@ -73,8 +75,8 @@ impl JsonlFile {
 
     /// Calls `visit` with the lines of a unit and their rows. Break ends the reading.
     pub fn for_each_line(&self, unit: usize, visit: &mut VisitRow<[u8]>) -> Result<ControlFlow<()>> {
-        let unread = |error| anyhow!("cannot read {} ({error}); check the file", self.name);
-        let mut file = File::open(&self.path).map_err(unread)?;
+        let unread = |error| unread(&self.name, error);
+        let mut file = regular_file::open(&self.path).map_err(unread)?;
         file.seek(SeekFrom::Start(self.units.offsets[unit])).map_err(unread)?;
         let mut reader = BufReader::with_capacity(BUFFER_BYTES, file);
         let Range { start: mut row, end } = self.units.rows[unit];

@@ -3,4 +3,4 @@
 mod read;
 pub(super) mod write;
 
-pub use read::NpzArchive;
+pub use read::{NpzArchive, malformed};

@@ -67,14 +67,14 @@ fn properties(arrow_schema: &SchemaRef) -> WriterProperties {
         .build()
 }
 
-/// A file of a table, whose row groups are encoded in memory.
-pub(crate) struct TableFile(ArrowWriter<Vec<u8>>);
+/// The encoder of a table of results, whose row groups are encoded in memory.
+pub(crate) struct TableEncoder(ArrowWriter<Vec<u8>>);
 
-impl TableFile {
+impl TableEncoder {
     /// A file with these columns.
     pub(crate) fn new(columns: &[KeptColumn]) -> Result<Self> {
         let properties = WriterProperties::builder().set_compression(Compression::ZSTD(ZstdLevel::default()));
-        Ok(TableFile(ArrowWriter::try_new(Vec::new(), table_schema(columns), Some(properties.build()))?))
+        Ok(TableEncoder(ArrowWriter::try_new(Vec::new(), table_schema(columns), Some(properties.build()))?))
     }
 
     /// Encodes rows as a row group, and returns its bytes.

@@ -9,9 +9,9 @@ use serde_json::{Map, Value, json};
 use crate::formats::array::ArrayEncoder;
 use crate::formats::encoder::RowEncoder;
 use crate::named::Named;
-use crate::rows::columns::{EMBEDDINGS, INDEX};
+use crate::rows::columns::{EMBEDDINGS, OF_CHUNKS};
 use crate::rows::metadata::Key;
-use crate::rows::{FileMetadata, OutputDtype, OutputSchema, Row, Span, VectorType};
+use crate::rows::{FileMetadata, OutputDtype, OutputSchema, Row, VectorType};
 use crate::store::{Access, Destination, ReadSeek};
 
 /// The size of a header in bytes is a multiple of this one, so that the tensors are aligned.
@@ -48,8 +48,8 @@ pub(crate) fn file(name: &str, shape: &[usize], values: &[f32], metadata: &FileM
     bytes
 }
 
-/// Number of int64 columns of a chunk: `index` and those of [`Span`].
-const COLUMNS: usize = 1 + Span::NAMES.len();
+/// Number of int64 columns of a chunk.
+const COLUMNS: usize = OF_CHUNKS.len();
 /// Size in bytes of an element of such a column.
 const COLUMN_BYTES: usize = size_of::<i64>();
 
@@ -126,7 +126,7 @@ fn tensors(schema: &OutputSchema, vectors: &VectorType, rows: u64) -> TensorInde
     let mut tensors = TensorIndex::default();
     // In order of decreasing element size, as the safetensors library writes them, so that all are aligned.
     if schema.chunks {
-        for name in [INDEX].into_iter().chain(Span::NAMES) {
+        for name in OF_CHUNKS {
             tensors.add(name, "I64", &[rows], COLUMN_BYTES);
         }
     }
@@ -227,13 +227,9 @@ mod tests {
         for chunks in [false, true] {
             for length in [10, 3000, 4000, 20_000] {
                 let mut schema = OutputSchema {
-                    format: OutputFormat::Safetensors,
-                    content: ContentType::Vectors(vectors),
                     chunks,
-                    ids: None,
-                    kept: Vec::new(),
                     metadata: [("prompt".to_owned(), "x".repeat(length))].into_iter().collect(),
-                    follows_batches: false,
+                    ..OutputSchema::new(OutputFormat::Safetensors, ContentType::Vectors(vectors))
                 };
                 let bytes = header_bytes(&schema, &vectors);
                 assert_eq!(bytes % 8, 0);

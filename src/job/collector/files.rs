@@ -57,7 +57,14 @@ impl OutputFiles {
     pub(super) fn resume(&mut self, schema: &OutputSchema, manifest: &Manifest) -> Result<bool> {
         let Some(sidecars) = self.lock.sidecars() else { return Ok(false) };
         // Other formats are converted at the end: the file has another length than the rows.
-        let is_rows = matches!(schema.format, OutputFormat::Jsonl | OutputFormat::Csv);
+        let is_rows = match schema.format {
+            OutputFormat::Jsonl | OutputFormat::Csv => true,
+            OutputFormat::Npy
+            | OutputFormat::Npz
+            | OutputFormat::Parquet
+            | OutputFormat::Arrow
+            | OutputFormat::Safetensors => false,
+        };
         let is_renamed =
             manifest.complete && sidecars.output_is_final(is_rows.then_some(manifest.output.bytes));
         if sidecars.ledger.exists() || !is_renamed {

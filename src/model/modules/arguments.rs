@@ -2,11 +2,13 @@
 //! model and the tokenizer, and for calls of the tokenizer. Each is obeyed, refused by its name, or without
 //! effect on vectors.
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use serde_json::{Map, Value};
 
+use super::limits::truncation_side;
 use super::{TokenLimit, token_limit};
 use crate::model::config::Config;
+use crate::text::TruncationSide;
 
 /// Arguments of every `from_pretrained`: where and how its files are found.
 const DOWNLOADS: &[&str] = &[
@@ -55,8 +57,8 @@ pub(super) struct Arguments {
     pub tokenizer_length: Option<TokenLimit>,
     /// The maximum length of a text in calls of the tokenizer, whatever its role.
     pub call_length: Option<TokenLimit>,
-    /// Whether longer texts lose their beginning.
-    pub truncate_left: Option<bool>,
+    /// The side at which longer texts are truncated.
+    pub truncation_side: Option<TruncationSide>,
     /// Whether texts have no special tokens.
     pub no_special_tokens: bool,
 }
@@ -100,14 +102,7 @@ impl Arguments {
     /// Arguments of the tokenizer replace the fields of tokenizer_config.json.
     fn read_tokenizer(&mut self, arguments: &Config) -> Result<()> {
         self.tokenizer_length = token_limit(arguments, "model_max_length")?;
-        self.truncate_left = match arguments.string("truncation_side")? {
-            None => None,
-            Some("right") => Some(false),
-            Some("left") => Some(true),
-            Some(other) => {
-                bail!("{}", arguments.invalid("truncation_side", format!("{other:?}"), "left or right"))
-            }
-        };
+        self.truncation_side = truncation_side(arguments)?;
         refuse_others(arguments, &[DOWNLOADS, TOKENIZERS, &["model_max_length", "truncation_side"]])
     }
 
@@ -118,7 +113,7 @@ impl Arguments {
         for (key, value) in arguments.fields() {
             let is_supported = match key.as_str() {
                 "max_length" | "add_special_tokens" => true,
-                "truncation" => value.as_str() != Some("do_not_truncate") && value != &Value::Bool(false),
+                "truncation" => !is_off(value),
                 other => CALLS.contains(&other) || other.starts_with("return_"),
             };
             if !is_supported && !value.is_null() {
@@ -143,6 +138,11 @@ fn refuse_others(arguments: &Config, known: &[&[&str]]) -> Result<()> {
         Some((key, value)) => Err(unsupported(arguments, key, value)),
         None => Ok(()),
     }
+}
+
+/// Whether the value of the argument `truncation` does not truncate.
+pub(super) fn is_off(truncation: &Value) -> bool {
+    *truncation == Value::Bool(false) || truncation.as_str() == Some("do_not_truncate")
 }
 
 fn is_in(lists: &[&[&str]], key: &str) -> bool {

@@ -3,13 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
-use serde_json::Value;
 
 use super::Modules;
 use crate::model::config::Config;
 use crate::model::layout::TOKENIZER_CONFIG;
-use crate::sys::model_json::{self, read_json_object};
+use crate::named::Named;
+use crate::sys::model_json;
 use crate::sys::regular_file::has_dir_entry;
+use crate::text::TruncationSide;
 
 /// A maximum length in a file of the model.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,16 +29,16 @@ pub struct TokenLimit {
 impl Modules {
     /// `tokenizer_config.json`: the maximum length and the truncation side.
     pub(super) fn read_tokenizer(&mut self, folder: &Path) -> Result<()> {
-        (self.max_length, self.truncate_left) = read_truncation(&folder.join(TOKENIZER_CONFIG))?;
+        (self.max_length, self.truncation_side) = read_truncation(&folder.join(TOKENIZER_CONFIG))?;
         Ok(())
     }
 
     /// The maximum length and the truncation side in the folder of a base model, whose adapter has no
     /// tokenizer of its own.
     pub fn read_base_tokenizer(&mut self, base: &Path) -> Result<()> {
-        let (limit, is_left) = read_truncation(&base.join(TOKENIZER_CONFIG))?;
+        let (limit, side) = read_truncation(&base.join(TOKENIZER_CONFIG))?;
         self.max_length = self.max_length.take().or(limit);
-        self.truncate_left |= is_left;
+        self.truncation_side = self.truncation_side.or(side);
         Ok(())
     }
 }
@@ -56,35 +57,19 @@ pub(super) fn token_limit(config: &Config, key: &str) -> Result<Option<TokenLimi
     }
 }
 
-/// `model_max_length` of `tokenizer_config.json`, and whether `truncation_side` is left. Tokenizers without a
-/// limit have a `model_max_length` of 1e30.
-pub(super) fn read_truncation(path: &Path) -> Result<(Option<TokenLimit>, bool)> {
+/// `model_max_length` and `truncation_side` of `tokenizer_config.json`. Tokenizers without a limit have a
+/// `model_max_length` of 1e30.
+pub(super) fn read_truncation(path: &Path) -> Result<(Option<TokenLimit>, Option<TruncationSide>)> {
     if !has_dir_entry(path) {
-        return Ok((None, false));
+        return Ok((None, None));
     }
-    let fields = read_json_object(path)?;
-    let key = "model_max_length";
-    let tokens = match fields.get(key) {
-        None | Some(Value::Null) => None,
+    let (config, key) = (Config::read(path)?, "model_max_length");
+    let tokens = match config.get(key) {
+        None => None,
         Some(value) => match model_json::as_f64(value).filter(|n| !n.is_nan()) {
             Some(n) => Some(n).filter(|n| (1.0..1e9).contains(n)),
-            None => {
-                let found = value.to_string();
-                bail!(
-                    "{}: {key:?} is {}, expected a number of tokens; fix the file",
-                    path.display(),
-                    model_json::shown(&found)
-                )
-            }
+            None => bail!("{}", config.invalid(key, value, "a number of tokens")),
         },
-    };
-    let truncate_left = match fields.get("truncation_side") {
-        None | Some(Value::Null) => false,
-        Some(Value::String(side)) if side == "right" => false,
-        Some(Value::String(side)) if side == "left" => true,
-        Some(other) => {
-            bail!("{}: \"truncation_side\" is {other}, expected left or right; fix the file", path.display())
-        }
     };
     let limit = |n: f64| TokenLimit {
         tokens: n as usize,
@@ -92,5 +77,15 @@ pub(super) fn read_truncation(path: &Path) -> Result<(Option<TokenLimit>, bool)>
         file: path.to_owned(),
         of_tokenizer: true,
     };
-    Ok((tokens.map(limit), truncate_left))
+    Ok((tokens.map(limit), truncation_side(&config)?))
+}
+
+/// The field `truncation_side` of a tokenizer; `None` without the field.
+pub(super) fn truncation_side(tokenizer: &Config) -> Result<Option<TruncationSide>> {
+    const KEY: &str = "truncation_side";
+    let Some(name) = tokenizer.string(KEY)? else { return Ok(None) };
+    match TruncationSide::from_name(name) {
+        Some(side) => Ok(Some(side)),
+        None => bail!("{}", tokenizer.invalid(KEY, format!("{name:?}"), "left or right")),
+    }
 }

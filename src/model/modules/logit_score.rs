@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use serde_json::{Map, Value};
 
+use super::arguments::is_off;
 use super::{TokenLimit, fields, token_limit};
 use crate::model::config::Config;
 
@@ -106,9 +107,4 @@ impl PairInput {
         }
         Ok((PairInput::Messages(options), limit))
     }
-}
-
-/// Whether the value of `truncation` does not truncate.
-fn is_off(truncation: &Value) -> bool {
-    *truncation == Value::Bool(false) || truncation.as_str() == Some("do_not_truncate")
 }

@@ -10,6 +10,7 @@ use super::post_pooling::weights_in;
 use super::{TokenLimit, fields, read_truncation};
 use crate::checkpoint::Checkpoint;
 use crate::model::layout::{CONFIG, TOKENIZER_CONFIG, tokenizer_in};
+use crate::text::TruncationSide;
 
 /// The tensor of the weights.
 const WEIGHT: &str = "weight";
@@ -25,8 +26,8 @@ pub struct QueryWeights {
     pub is_default: bool,
     /// The maximum length of a query in tokens.
     pub max_length: Option<TokenLimit>,
-    /// Whether longer queries lose their beginning.
-    pub truncate_left: bool,
+    /// The side at which longer queries are truncated, if its files say it.
+    pub truncation_side: Option<TruncationSide>,
 }
 
 impl QueryWeights {
@@ -36,8 +37,8 @@ impl QueryWeights {
         if let Some(path) = config.string("path")? {
             bail!("{}", config.invalid("path", format!("{path:?}"), "weights in model.safetensors"));
         }
-        let (max_length, truncate_left) = read_truncation(&folder.join(TOKENIZER_CONFIG))?;
-        Ok(QueryWeights { folder, router, is_default, max_length, truncate_left })
+        let (max_length, truncation_side) = read_truncation(&folder.join(TOKENIZER_CONFIG))?;
+        Ok(QueryWeights { folder, router, is_default, max_length, truncation_side })
     }
 
     /// The weight of each token of the vocabulary.

@@ -57,7 +57,7 @@ impl Modules {
     /// What the arguments for the tokenizer and the config change.
     fn apply_arguments(&mut self, arguments: Arguments) {
         self.max_length = arguments.tokenizer_length.or(self.max_length.take());
-        self.truncate_left = arguments.truncate_left.unwrap_or(self.truncate_left);
+        self.truncation_side = arguments.truncation_side.or(self.truncation_side);
         self.no_special_tokens = arguments.no_special_tokens;
         self.config_overrides = arguments.config;
         if let Some(limit) = arguments.call_length {

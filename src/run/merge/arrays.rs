@@ -76,15 +76,7 @@ fn schema(path: &Path, format: OutputFormat, metadata: &FileMetadata) -> Result<
     let mut metadata = metadata.clone();
     // The header has it of its own accord.
     metadata.remove(Key::Format);
-    Ok(OutputSchema {
-        format,
-        content,
-        chunks,
-        ids: None,
-        kept: Vec::new(),
-        metadata,
-        follows_batches: false,
-    })
+    Ok(OutputSchema { chunks, metadata, ..OutputSchema::new(format, content) })
 }
 
 /// Appends the rows of a file.

@@ -9,14 +9,15 @@ use anyhow::Result;
 use arrow_array::{ArrayRef, RecordBatch};
 use arrow_ipc::MessageHeader;
 use arrow_ipc::reader::read_dictionary;
-use arrow_schema::{DataType, Schema, SchemaRef};
+use arrow_schema::{Schema, SchemaRef};
 
 use super::decode::{NO_BATCH, NO_DICTIONARY, decode_batch, malformed, projection};
 use super::file::MessageFile;
 use super::message::{MAGIC, Message, decode, schema};
+use super::projection::column_nodes;
 use crate::formats::MAX_METADATA_BYTES;
+use crate::formats::columnar::{ColumnarFile, RecordBatches, consecutive, rows_by_unit};
 use crate::formats::error::{Format, MAX_BATCH_BYTES, ReadError, check_memory};
-use crate::formats::tables::{RecordBatches, Table, rows_by_unit};
 use crate::sys::catch_panic::catch_panic;
 use crate::sys::regular_file::read_exact_at;
 
@@ -108,7 +109,7 @@ impl ArrowBatches {
         decode_batch(batch.metadata.clone(), &projection, &body, &self.schema, &self.dictionaries, columns)
     }
 
-    /// The offset of the last buffer of a column: see [`Table::values_offset`].
+    /// The offset of the last buffer of a column: see [`ColumnarFile::values_offset`].
     fn find_values(&self, batch: &Batch, column: usize, bytes: u64) -> Result<Option<u64>, ReadError> {
         let decoded = decode(&batch.metadata)?;
         let header = decoded.header_as_record_batch().ok_or(NO_BATCH)?;
@@ -129,23 +130,14 @@ impl ArrowBatches {
     }
 }
 
-impl Table for ArrowBatches {
+impl ColumnarFile for ArrowBatches {
     fn schema(&self) -> &SchemaRef {
         &self.schema
     }
 
-    fn metadata(&self) -> Vec<(&str, &str)> {
-        self.schema.metadata().iter().map(|(key, value)| (key.as_str(), value.as_str())).collect()
-    }
-
     fn units(&self) -> Result<Vec<Range<usize>>> {
-        let mut next = 0usize;
-        let units = self.batches.iter().map(|batch| {
-            let start = next;
-            next = next.checked_add(batch.rows).ok_or("it declares too many rows")?;
-            Ok(start..next)
-        });
-        units.collect::<Result<_, ReadError>>().map_err(|error| self.unreadable(error))
+        let units = consecutive(self.batches.iter().map(|batch| Some(batch.rows)));
+        units.ok_or_else(|| self.unreadable("it declares too many rows".into()))
     }
 
     fn unit(&self, unit: usize, columns: &[usize], _max_rows: usize) -> Result<RecordBatches<'_>> {
@@ -225,21 +217,4 @@ fn stream_messages(file: &File, size: u64) -> Result<Messages, ReadError> {
         }
     }
     Ok((found.ok_or("it does not start with a schema")?, messages))
-}
-
-/// The number of field nodes of a column and its children.
-fn column_nodes(data_type: &DataType) -> usize {
-    let child = |field: &arrow_schema::FieldRef| column_nodes(field.data_type());
-    1 + match data_type {
-        DataType::List(item)
-        | DataType::LargeList(item)
-        | DataType::ListView(item)
-        | DataType::LargeListView(item)
-        | DataType::FixedSizeList(item, _)
-        | DataType::Map(item, _) => child(item),
-        DataType::Struct(fields) => fields.iter().map(child).sum(),
-        DataType::Union(fields, _) => fields.iter().map(|(_, field)| child(field)).sum(),
-        DataType::RunEndEncoded(ends, values) => child(ends) + child(values),
-        _ => 0,
-    }
 }

@@ -187,28 +187,30 @@ impl BufferCounter {
             }
             _ => 2,
         };
-        let mut all = own;
-        let mut add = |child: &DataType| {
-            all = all.checked_add(self.buffers(child)?)?;
-            Some(())
-        };
-        match data_type {
-            DataType::List(item)
-            | DataType::LargeList(item)
-            | DataType::ListView(item)
-            | DataType::LargeListView(item)
-            | DataType::FixedSizeList(item, _)
-            | DataType::Map(item, _) => add(item.data_type())?,
-            DataType::Struct(fields) => fields.iter().try_for_each(|field| add(field.data_type()))?,
-            DataType::Union(fields, _) => fields.iter().try_for_each(|(_, field)| add(field.data_type()))?,
-            DataType::RunEndEncoded(ends, values) => {
-                add(ends.data_type())?;
-                add(values.data_type())?;
-            }
-            _ => {}
-        }
-        Some(all)
+        let mut children = children(data_type).into_iter();
+        children.try_fold(own, |all, child| all.checked_add(self.buffers(child.data_type())?))
     }
+}
+
+/// The children of a column of this type, in the order of their nodes and buffers.
+fn children(data_type: &DataType) -> Vec<&FieldRef> {
+    match data_type {
+        DataType::List(item)
+        | DataType::LargeList(item)
+        | DataType::ListView(item)
+        | DataType::LargeListView(item)
+        | DataType::FixedSizeList(item, _)
+        | DataType::Map(item, _) => vec![item],
+        DataType::Struct(fields) => fields.iter().collect(),
+        DataType::Union(fields, _) => fields.iter().map(|(_, field)| field).collect(),
+        DataType::RunEndEncoded(ends, values) => vec![ends, values],
+        _ => Vec::new(),
+    }
+}
+
+/// The number of field nodes of a column and its children.
+pub(super) fn column_nodes(data_type: &DataType) -> usize {
+    1 + children(data_type).into_iter().map(|child| column_nodes(child.data_type())).sum::<usize>()
 }
 
 #[cfg(test)]

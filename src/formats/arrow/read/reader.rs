@@ -1,7 +1,6 @@
 //! The record batches of an input, in its order.
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::io::BufRead;
 use std::path::Path;
 use std::sync::Arc;
@@ -19,6 +18,7 @@ use super::projection::BodyProjection;
 use super::stream::MessageStream;
 use crate::formats::error::ReadError;
 use crate::sys::catch_panic::catch_panic;
+use crate::sys::regular_file;
 
 /// Reads the record batches of an input one after another.
 pub struct ArrowReader<'a> {
@@ -58,7 +58,7 @@ impl<'a> Messages<'a> {
         if start == MAGIC
             && let Some((path, size)) = file
         {
-            let (file, schema) = MessageFile::new(File::open(path)?, size)?;
+            let (file, schema) = MessageFile::new(regular_file::open(path)?, size)?;
             return Ok((Messages::File(file), schema));
         }
         let first = match stream.next() {

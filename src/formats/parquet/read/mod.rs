@@ -23,8 +23,8 @@ use parquet::file::metadata::ParquetMetaData;
 
 use self::pages::{BoundedFile, PageMemory};
 use crate::error::one_line;
+use crate::formats::columnar::{ColumnarFile, RecordBatches, consecutive};
 use crate::formats::error::{Format, MAX_BATCH_BYTES, ReadError};
-use crate::formats::tables::{RecordBatches, Table};
 use crate::sys::catch_panic::catch_panic;
 
 /// Single rows that are decoded at a time.
@@ -180,25 +180,15 @@ impl ParquetSource {
     }
 }
 
-impl Table for ParquetSource {
+impl ColumnarFile for ParquetSource {
     fn schema(&self) -> &SchemaRef {
         self.metadata.schema()
     }
 
-    fn metadata(&self) -> Vec<(&str, &str)> {
-        let pairs = self.footer().file_metadata().key_value_metadata().into_iter().flatten();
-        pairs.filter_map(|pair| Some((pair.key.as_str(), pair.value.as_deref()?))).collect()
-    }
-
     fn units(&self) -> Result<Vec<Range<usize>>> {
-        let mut next = 0usize;
-        let units = self.footer().row_groups().iter().map(|group| {
-            let start = next;
-            let end = usize::try_from(group.num_rows()).ok().and_then(|rows| start.checked_add(rows));
-            next = end.ok_or("a row group has an impossible number of rows")?;
-            Ok(start..next)
-        });
-        units.collect::<Result<_, ReadError>>().map_err(|error| self.unreadable(error))
+        let groups = self.footer().row_groups().iter();
+        let units = consecutive(groups.map(|group| usize::try_from(group.num_rows()).ok()));
+        units.ok_or_else(|| self.unreadable("a row group has an impossible number of rows".into()))
     }
 
     fn unit(&self, unit: usize, columns: &[usize], max_rows: usize) -> Result<RecordBatches<'_>> {

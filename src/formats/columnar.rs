@@ -11,12 +11,9 @@ use super::{Kind, arrow, parquet};
 
 /// A file whose columns can be read one by one, in units: the row groups of a Parquet file, the record
 /// batches of an Arrow file. Columns are given by their indices in ascending order.
-pub trait Table: Send + Sync {
-    /// The schema, with all columns.
+pub trait ColumnarFile: Send + Sync {
+    /// The schema, with all columns and the metadata of the file.
     fn schema(&self) -> &SchemaRef;
-
-    /// The keys and values of the metadata.
-    fn metadata(&self) -> Vec<(&str, &str)>;
 
     /// The rows of each unit.
     fn units(&self) -> Result<Vec<Range<usize>>>;
@@ -50,11 +47,28 @@ pub type RecordBatches<'a> = Box<dyn Iterator<Item = Result<RecordBatch>> + 'a>;
 
 /// Opens a regular file of this kind, Parquet or Arrow. `name` is the file in messages, and `remedy` what to
 /// do if it is malformed, as a clause.
-pub fn open_table(name: &str, file: File, kind: Kind, remedy: &'static str) -> Result<Box<dyn Table>> {
+pub fn open_columnar(
+    name: &str,
+    file: File,
+    kind: Kind,
+    remedy: &'static str,
+) -> Result<Box<dyn ColumnarFile>> {
     Ok(match kind {
         Kind::Parquet => Box::new(parquet::open(name, file, remedy)?),
         _ => Box::new(arrow::open(name, file, remedy)?),
     })
+}
+
+/// The rows of units that have these numbers of rows, one after another; `None` if a number is missing, or
+/// their sum is too large.
+pub(super) fn consecutive(rows: impl Iterator<Item = Option<usize>>) -> Option<Vec<Range<usize>>> {
+    let mut next = 0usize;
+    rows.map(|rows| {
+        let start = next;
+        next = start.checked_add(rows?)?;
+        Some(start..next)
+    })
+    .collect()
 }
 
 /// The wanted rows of each unit: the index of the unit and a part of `rows`, which are ascending.

@@ -13,7 +13,7 @@ use super::batch::{VectorSchema, values};
 use super::choice::VectorField;
 use super::source::{Blocks, Columns, Opened, Vectors, split};
 use crate::formats::error::{REMEDY, unread};
-use crate::formats::{Kind, Table, open_table};
+use crate::formats::{ColumnarFile, Kind, open_columnar};
 use crate::neighbours::Representation;
 use crate::rows::{FieldValue, KeptColumn};
 
@@ -21,9 +21,9 @@ use crate::rows::{FieldValue, KeptColumn};
 const FIRST_ROWS: usize = 16;
 
 /// An open file.
-struct TableFile {
+struct ColumnarVectors {
     name: Arc<str>,
-    table: Box<dyn Table>,
+    columnar: Box<dyn ColumnarFile>,
     schema: VectorSchema,
     /// The rows of each unit.
     units: Vec<Range<usize>>,
@@ -34,26 +34,30 @@ struct TableFile {
 /// Reads the schema of a file of this kind, Parquet or Arrow.
 pub(super) fn open(name: &Arc<str>, file: File, kind: Kind, field: VectorField) -> Result<Opened> {
     let copy = file.try_clone().map_err(|error| unread(name, &error))?;
-    let table = open_table(name, copy, kind, REMEDY)?;
-    let schema = VectorSchema::new(name, field, table.schema(), table.metadata().into_iter())?;
-    let units = table.units()?;
-    let width = schema.stored_width(name, || first_width(&*table, &schema, &units))?;
+    let columnar = open_columnar(name, copy, kind, REMEDY)?;
+    let schema = VectorSchema::new(name, field, columnar.schema())?;
+    let units = columnar.units()?;
+    let width = schema.stored_width(name, || first_width(&*columnar, &schema, &units))?;
     let (rows, kind) = (units.last().map_or(0, |unit| unit.end), schema.kind);
     let (dtype, dimensions) = (schema.dtype, schema.dimensions(width));
     let metadata = schema.metadata.clone();
-    let segments = segments(&*table, &schema, &units, width)?;
-    let table = Arc::new(TableFile { name: name.clone(), table, schema, units, width });
+    let segments = segments(&*columnar, &schema, &units, width)?;
+    let columnar = Arc::new(ColumnarVectors { name: name.clone(), columnar, schema, units, width });
     let vectors: Box<dyn Vectors> = match segments {
         Some(segments) => Box::new(ArrayVectors::new(name.clone(), file.into(), segments, dtype, dimensions)),
-        None => Box::new(table.clone()),
+        None => Box::new(columnar.clone()),
     };
-    Ok(Opened { metadata, ..Opened::new(rows, kind, (dtype, dimensions), vectors, Box::new(table)) })
+    Ok(Opened { metadata, ..Opened::new(rows, kind, (dtype, dimensions), vectors, Box::new(columnar)) })
 }
 
 /// The stored elements of the first vector; `None` if no row has one.
-fn first_width(table: &dyn Table, schema: &VectorSchema, units: &[Range<usize>]) -> Result<Option<usize>> {
+fn first_width(
+    columnar: &dyn ColumnarFile,
+    schema: &VectorSchema,
+    units: &[Range<usize>],
+) -> Result<Option<usize>> {
     for unit in (0..units.len()).filter(|unit| !units[*unit].is_empty()) {
-        for batch in table.unit(unit, &[schema.vectors], FIRST_ROWS)? {
+        for batch in columnar.unit(unit, &[schema.vectors], FIRST_ROWS)? {
             if let Some(width) = schema.width_in(&batch?) {
                 return Ok(Some(width));
             }
@@ -64,12 +68,12 @@ fn first_width(table: &dyn Table, schema: &VectorSchema, units: &[Range<usize>])
 
 /// Where the elements are in the file; `None` if a unit has to be decoded.
 fn segments(
-    table: &dyn Table,
+    columnar: &dyn ColumnarFile,
     schema: &VectorSchema,
     units: &[Range<usize>],
     width: usize,
 ) -> Result<Option<Vec<Segment>>> {
-    let is_stored = match table.schema().field(schema.vectors).data_type() {
+    let is_stored = match columnar.schema().field(schema.vectors).data_type() {
         DataType::FixedSizeList(item, _) => {
             schema.kind == Representation::Dense && *item.data_type() != DataType::Float64
         }
@@ -81,10 +85,10 @@ fn segments(
     let mut segments = Vec::new();
     for (i, rows) in units.iter().enumerate().filter(|(_, rows)| !rows.is_empty()) {
         let bytes = (rows.len() as u64).checked_mul((width * schema.dtype.element_bytes()) as u64);
-        let offset = bytes.map(|bytes| table.values_offset(i, schema.vectors, bytes)).transpose()?;
+        let offset = bytes.map(|bytes| columnar.values_offset(i, schema.vectors, bytes)).transpose()?;
         let Some(offset) = offset.flatten() else { return Ok(None) };
         let scales = match schema.scale {
-            Some(column) => match table.values_offset(i, column, 4 * rows.len() as u64)? {
+            Some(column) => match columnar.values_offset(i, column, 4 * rows.len() as u64)? {
                 Some(offset) => Some(offset),
                 None => return Ok(None),
             },
@@ -96,16 +100,16 @@ fn segments(
 }
 
 /// Vectors that have to be decoded.
-impl Vectors for Arc<TableFile> {
+impl Vectors for Arc<ColumnarVectors> {
     fn units(&self, _max_rows: usize) -> Vec<Range<usize>> {
         self.units.iter().filter(|unit| !unit.is_empty()).cloned().collect()
     }
 
     fn read(&self, rows: Range<usize>, mut blocks: Blocks) -> Result<ControlFlow<()>> {
-        let TableFile { name, table, schema, units, width } = &**self;
+        let ColumnarVectors { name, columnar, schema, units, width } = &**self;
         let unit = units.partition_point(|unit| unit.end <= rows.start);
         let (mut next, max_rows) = (units[unit].start, blocks.max_rows);
-        for batch in table.unit(unit, &schema.decoded, max_rows)? {
+        for batch in columnar.unit(unit, &schema.decoded, max_rows)? {
             let batch = batch?;
             let inside = next.max(rows.start)..(next + batch.num_rows()).min(rows.end);
             for part in split(inside, max_rows) {
@@ -123,7 +127,7 @@ impl Vectors for Arc<TableFile> {
     }
 }
 
-impl Columns for Arc<TableFile> {
+impl Columns for Arc<ColumnarVectors> {
     fn columns(&self) -> &[KeptColumn] {
         &self.schema.columns
     }
@@ -131,7 +135,7 @@ impl Columns for Arc<TableFile> {
     fn values(&self, rows: &[usize], columns: &[usize]) -> Result<Vec<Vec<FieldValue>>> {
         let (projection, positions) = self.schema.projection(columns);
         let mut found = Vec::with_capacity(rows.len());
-        self.table.for_each_row(rows, &projection, &mut |batch, row| {
+        self.columnar.for_each_row(rows, &projection, &mut |batch, row| {
             found.push(values(&self.name, batch, &positions, row)?);
             Ok(())
         })?;
