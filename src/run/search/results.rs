@@ -9,14 +9,14 @@ use crate::error::UsageError;
 use crate::formats::{TableFormat, TableWriter};
 use crate::neighbours::Neighbour;
 use crate::rows::columns::{
-    CHUNK, END, ID, INDEX, NEIGHBOURS, QUERY, QUERY_ID, RANK, SCORE, START, VALUE, WEIGHT,
+    CHUNK, END, END_LINE, ID, INDEX, LINE, NEIGHBOURS, QUERY, QUERY_ID, RANK, SCORE, START, VALUE, WEIGHT,
 };
 use crate::rows::{ColumnType, FieldValue, KeptColumn};
 use crate::store::OutputLock;
 use crate::vectors::VectorFile;
 
 /// Columns of a vector file that locate a row, in the order in which they are shown.
-const LOCATION: [&str; 5] = [INDEX, ID, CHUNK, START, END];
+const LOCATION: [&str; 7] = [INDEX, ID, CHUNK, START, END, LINE, END_LINE];
 /// Columns that a search adds.
 const OWN: [&str; 5] = [QUERY, QUERY_ID, RANK, SCORE, WEIGHT];
 /// Neighbours whose columns are read together.
@@ -40,7 +40,9 @@ impl ShownColumns {
     pub(super) fn new(options: &SearchOptions, file: &VectorFile) -> Result<Self> {
         let columns = file.columns();
         let find = |name: &str| columns.iter().position(|column| column.name == name);
-        let is_kept = |name: &str| !LOCATION.contains(&name);
+        // Where rows are no chunks, `line` is a kept column.
+        let location = if find(END_LINE).is_some() { &LOCATION[..] } else { &LOCATION[..5] };
+        let is_kept = |name: &str| !location.contains(&name);
         let kept = match &options.keep {
             Some(names) => {
                 let names = names.iter().filter(|name| is_kept(name));
@@ -60,7 +62,7 @@ impl ShownColumns {
         }
         let value =
             options.value_field.as_ref().map(|field| file.column(field, "--value-field")).transpose()?;
-        let location = LOCATION.into_iter().filter_map(find).collect();
+        let location = location.iter().filter_map(|name| find(name)).collect();
         Ok(ShownColumns { location, kept, value })
     }
 }
