@@ -712,7 +712,7 @@ fn files_without_lines_are_searched_and_otherwise_refused() {
         }
         assert_eq!(search(old), expected, "{name}");
         let mut merge = sconce();
-        merge.current_dir(folder).args(["merge", "-o", &format!("all-{name}"), old, old]);
+        merge.current_dir(folder).args(["merge", &format!("all-{name}"), old, old]);
         if name == "out.parquet" {
             assert_fails(&merge.output().unwrap(), 1, &sentence);
         }
