@@ -36,7 +36,7 @@ pub(super) fn start_stages<T: Task>(
     let waits_for_records = source.is_stream() && !source.has_batches();
     let group_records = if waits_for_records { 1 } else { (GROUP_RECORDS / queries.count()).max(1) };
     let tokenizing = Arc::new(Tokenizing {
-        task: engine.task().clone(),
+        preparer: engine.preparer(),
         queries,
         kept_texts: source.kept_texts(),
         part_tokens: budget.batch_tokens,

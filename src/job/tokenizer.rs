@@ -5,18 +5,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::messages::{ChunkTexts, Outcome, PreparedRecord, RawRecord, RecordMeta};
 use super::queries::Queries;
-use crate::engine::{Item, RowOptions, Task, TaskInput, TokenizeError};
+use crate::engine::{Item, Prepared, PreparedText, Preparer, RowOptions, Task, TaskInput, TokenizeError};
 use crate::input::{Entry, Record};
 use crate::rows::FieldValue;
-use crate::text::TokenizedText;
 
 /// Texts of at least this many bytes are tokenized one at a time.
 const LONG_TEXT_BYTES: usize = 1 << 20;
 
 /// What the tokenizer threads share.
 pub(super) struct Tokenizing<T> {
-    /// The task.
-    pub task: Arc<T>,
+    /// What tokenizes texts.
+    pub preparer: Preparer<T>,
     /// What records are read for.
     pub queries: Queries,
     /// The indices of the carried-through fields that are the text.
@@ -66,7 +65,7 @@ impl<T: Task> Tokenizing<T> {
         chunk_texts.iter().flat_map(|texts| &*texts.fields).for_each(|i| kept[*i] = FieldValue::default());
         let (kept, last) = (Arc::new(kept), parts.len().saturating_sub(1));
         let parts = parts.into_iter().zip(chunk_texts).enumerate();
-        let parts = parts.map(|(i, ((query, outcome, text), chunk_texts))| {
+        let parts = parts.map(|(i, (RecordPart { query, outcome, prepared, .. }, chunk_texts))| {
             let is_last = i == last;
             let meta = RecordMeta {
                 id: id.clone(),
@@ -78,14 +77,14 @@ impl<T: Task> Tokenizing<T> {
                 ends_batch: ends_batch && is_last,
                 ..meta(location.clone(), outcome)
             };
-            item(meta, text)
+            item(meta, prepared)
         });
         parts.collect()
     }
 
     /// Tokenizes a record with one of the queries.
-    fn tokenize(&self, query: usize, record: &Record) -> Vec<Part> {
-        let Tokenizing { task, queries, part_tokens, .. } = self;
+    fn tokenize(&self, query: usize, record: &Record) -> Vec<RecordPart> {
+        let Tokenizing { preparer, queries, part_tokens, .. } = self;
         let of_query = |reason: String| match queries.count() {
             1 => reason,
             _ => format!("with query {query} {reason}"),
@@ -97,18 +96,14 @@ impl<T: Task> Tokenizing<T> {
             query: own.or(queries.texts.get(query).map(String::as_str)),
             ..TaskInput::new(&record.text)
         };
-        let outcome = match task.tokenize(&input) {
-            Ok(text) => {
-                let parts = text.split(*part_tokens).into_iter().map(|part| {
-                    let outcome = Outcome::Encoded {
-                        tokens: part.token_count(),
-                        truncated_tokens: part.truncated_tokens(),
-                        sequences: part.sequences.len(),
-                        has_chunks: part.chunks().next().is_some(),
-                    };
-                    (query, outcome, Some(part))
-                });
-                return parts.collect();
+        let outcome = match preparer.prepare(&input, *part_tokens) {
+            Ok(parts) => {
+                let part = |PreparedText { tokens, truncated_tokens, sequences, chunks, prepared }| {
+                    let has_chunks = !chunks.is_empty();
+                    let outcome = Outcome::Encoded { tokens, truncated_tokens, sequences, has_chunks };
+                    RecordPart { query, outcome, chunks, prepared: Some(prepared) }
+                };
+                return parts.into_iter().map(part).collect();
             }
             Err(TokenizeError::Failed(reason)) => Outcome::Failed(of_query(reason)),
             Err(TokenizeError::NoTokens) => Outcome::NoTokens,
@@ -116,20 +111,20 @@ impl<T: Task> Tokenizing<T> {
                 Outcome::TooLong { tokens, reason: of_query(reason) }
             }
         };
-        vec![(query, outcome, None)]
+        vec![RecordPart { query, outcome, chunks: Vec::new(), prepared: None }]
     }
 
     /// The texts of the chunks in each part of a record, for the carried-through fields that are its text.
-    fn chunk_texts(&self, record: &Record, parts: &[Part]) -> Vec<ChunkTexts> {
+    fn chunk_texts(&self, record: &Record, parts: &[RecordPart]) -> Vec<ChunkTexts> {
         let is_text = |field: &usize| record.kept[*field].json().as_str() == Some(&record.text);
         let fields: Vec<usize> = self.kept_texts.iter().copied().filter(is_text).collect();
         let Some(whole) = fields.first().map(|field| &record.kept[*field]) else {
             return parts.iter().map(|_| ChunkTexts::default()).collect();
         };
-        let (fields, mut rest) = (Arc::new(fields), Parts { text: &record.text, byte: 0, character: 0 });
-        let of_part = |(_, _, text): &Part| {
-            let characters = text.iter().flat_map(|text| text.chunks()).map(|chunk| chunk.characters.clone());
-            let texts: Vec<_> = characters.map(|range| value_like(whole, rest.take(range))).collect();
+        let (fields, mut rest) = (Arc::new(fields), TextParts { text: &record.text, byte: 0, character: 0 });
+        let of_part = |part: &RecordPart| {
+            let texts = part.chunks.iter().map(|range| value_like(whole, rest.take(range.clone())));
+            let texts: Vec<_> = texts.collect();
             let fields = if texts.is_empty() { Arc::default() } else { fields.clone() };
             ChunkTexts { fields, texts }
         };
@@ -137,15 +132,21 @@ impl<T: Task> Tokenizing<T> {
     }
 }
 
-/// A record with its tokens, on its way through the engine.
-fn item(meta: RecordMeta, text: Option<TokenizedText>) -> PreparedRecord {
+/// A record with its tokens or its rows, on its way through the engine.
+fn item(meta: RecordMeta, prepared: Option<Prepared>) -> PreparedRecord {
     let carried_bytes = meta.kept.iter().chain(&meta.chunk_texts.texts).map(FieldValue::bytes).sum();
     let ends_batch = meta.ends_batch;
-    Item { carried: meta, text, options: RowOptions::default(), carried_bytes, ends_batch }
+    Item { carried: meta, prepared, options: RowOptions::default(), carried_bytes, ends_batch }
 }
 
-/// The index of a query, the outcome of tokenizing a part of a record with it, and the tokens.
-type Part = (usize, Outcome, Option<TokenizedText>);
+/// A part of a record, tokenized with one of the queries.
+struct RecordPart {
+    query: usize,
+    outcome: Outcome,
+    /// The characters of each chunk in the text.
+    chunks: Vec<Range<u64>>,
+    prepared: Option<Prepared>,
+}
 
 /// A text as a value of the type of another value, which is a text, too.
 fn value_like(other: &FieldValue, text: &str) -> FieldValue {
@@ -157,14 +158,14 @@ fn value_like(other: &FieldValue, text: &str) -> FieldValue {
 }
 
 /// Takes parts out of a text, from one position on.
-struct Parts<'a> {
+struct TextParts<'a> {
     text: &'a str,
     /// The position, in bytes and in characters.
     byte: usize,
     character: u64,
 }
 
-impl<'a> Parts<'a> {
+impl<'a> TextParts<'a> {
     /// The part of these characters, to the start of which the position moves. It is not before the position.
     fn take(&mut self, Range { start, end }: Range<u64>) -> &'a str {
         self.byte += bytes_of(&self.text[self.byte..], start - self.character);
@@ -181,11 +182,11 @@ fn bytes_of(text: &str, characters: u64) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::Parts;
+    use super::TextParts;
 
     #[test]
     fn parts_are_taken_by_characters_and_may_overlap() {
-        let mut parts = Parts { text: "ä灯b😀c", byte: 0, character: 0 };
+        let mut parts = TextParts { text: "ä灯b😀c", byte: 0, character: 0 };
         let taken = [0..2, 1..4, 3..3, 3..5, 5..5].map(|range| parts.take(range));
         assert_eq!(taken, ["ä灯", "灯b😀", "", "😀c", ""]);
     }

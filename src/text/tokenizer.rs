@@ -60,7 +60,7 @@ pub struct TokenIds {
 }
 
 /// The end at which a text that exceeds the limit is truncated.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TruncationSide {
     /// The first tokens are dropped.
     Left,
