@@ -50,7 +50,7 @@ pub use row_file::RowFile;
 pub(crate) use row_file::has_no_lines;
 pub use sniff::{ByteOrder, Compression, Kind, sniff};
 pub use stored_array::{ElementType, StoredArray};
-pub use table::{TableFormat, TableWriter};
+pub use table::{MAX_CELL_CHARS, TableFormat, TableWriter, cell, on_one_line};
 pub use tables::{RecordBatches, Table, open_table, rows_by_unit};
 pub use writer::Writer;
 

@@ -3,13 +3,14 @@
 use anyhow::{Result, bail};
 use serde_json::Value;
 
-use super::SearchOptions;
 use super::weights::{number, weighted_mean};
+use super::{SearchOptions, Searched, places};
 use crate::error::UsageError;
 use crate::formats::{TableFormat, TableWriter};
 use crate::neighbours::Neighbour;
 use crate::rows::columns::{
-    CHUNK, END, END_LINE, ID, INDEX, LINE, NEIGHBOURS, QUERY, QUERY_ID, RANK, SCORE, START, VALUE, WEIGHT,
+    CHUNK, END, END_LINE, FILE, ID, INDEX, LINE, NEIGHBOURS, QUERY, QUERY_ID, RANK, SCORE, START, VALUE,
+    WEIGHT,
 };
 use crate::rows::{ColumnType, FieldValue, KeptColumn};
 use crate::store::OutputLock;
@@ -17,6 +18,8 @@ use crate::vectors::VectorFile;
 
 /// Columns of a vector file that locate a row, in the order in which they are shown.
 const LOCATION: [&str; 7] = [INDEX, ID, CHUNK, START, END, LINE, END_LINE];
+/// Columns that locate a chunk of a text.
+const PLACE: [&str; 3] = [FILE, LINE, END_LINE];
 /// Columns that a search adds.
 const OWN: [&str; 5] = [QUERY, QUERY_ID, RANK, SCORE, WEIGHT];
 /// Neighbours whose columns are read together.
@@ -41,7 +44,11 @@ impl ShownColumns {
         let columns = file.columns();
         let find = |name: &str| columns.iter().position(|column| column.name == name);
         // Where rows are no chunks, `line` is a kept column.
-        let location = if find(END_LINE).is_some() { &LOCATION[..] } else { &LOCATION[..5] };
+        let location = match options.searched {
+            Searched::Texts(_) => &PLACE[..],
+            Searched::Vectors(_) if find(END_LINE).is_some() => &LOCATION[..],
+            Searched::Vectors(_) => &LOCATION[..5],
+        };
         let is_kept = |name: &str| !location.contains(&name);
         let kept = match &options.keep {
             Some(names) => {
@@ -76,6 +83,9 @@ pub(super) fn write(
     ids: &Option<Vec<Value>>,
     found: Vec<Vec<Neighbour>>,
 ) -> Result<()> {
+    if let (Some(texts), TableFormat::Text, None) = (options.searched.texts(), options.format, shown.value) {
+        return places::write(options, texts, file, lock, &found);
+    }
     let mut rows = Rows { options, file, shown, ids, queries: found.len(), writer: None, lock };
     let mut group: Vec<(usize, Vec<Neighbour>)> = Vec::new();
     let mut held = 0;
@@ -206,7 +216,8 @@ impl Rows<'_> {
             (self.file.columns()[indices[at]].clone(), rows.clone().map(of_row).collect())
         };
         let mut location: Vec<Column> = (0..location.len()).map(column).collect();
-        if location.first().is_none_or(|(column, _)| column.name != LOCATION[0]) {
+        let is_text = self.options.searched.texts().is_some();
+        if !is_text && location.first().is_none_or(|(column, _)| column.name != LOCATION[0]) {
             location.insert(0, integers(LOCATION[0], rows.clone()));
         }
         Ok((location, (self.shown.location.len()..indices.len()).map(column).collect()))
