@@ -50,7 +50,7 @@ LONG_ROWS = [
     {**ROWS[4], "text": "a lamp 灯 and a wick. " * 5},
 ]
 KEPT = ["year", "title"]
-SPAN = ["chunk", "start", "end"]
+SPAN = ["chunk", "start", "end", "line", "end_line"]
 DTYPES = ["f32", "f16", "int8", "binary"]
 # Formats with columns besides the vector, formats without such columns, and formats with several vectors per row.
 COLUMNS = ["jsonl", "csv", "parquet", "arrow"]

@@ -90,7 +90,7 @@ pub(super) struct EmbedArgs {
 
     /// Split texts into chunks of at most TOKENS tokens, including special tokens and the prompt, and write
     /// one row per chunk. A chunk ends at the last paragraph that fits, else at the last sentence, else at
-    /// the last word
+    /// the last word. start, end, line and end_line locate it in the text; --keep text copies its own text
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     pub chunk: Option<u32>,
 

@@ -44,8 +44,10 @@ const SHORT: &[(&str, &str)] = &[
     ("resume", "Resume an interrupted run"),
     ("restart", "Discard the rows of an interrupted run"),
     ("searched_vectors", "Vector file, of embed or other software"),
+    ("searched", "Directory or files of texts, or vector files of embed or other software"),
     ("vector_field", "Column or field of the vectors [default: embedding]"),
-    ("query_texts", "Texts to search for [default: lines of standard input]"),
+    ("query_texts", "What to search for [default: lines of standard input]"),
+    ("lines_around", "Print the lines of each chunk of a text, and N lines around them"),
     ("queries", "File of queries"),
     ("query_vectors", "Vector file of queries; no model is loaded"),
     ("k", "Maximum neighbours per query [default: 10]"),
@@ -123,6 +125,14 @@ const GROUPS: &[(&str, &[&str])] = &[
             "include",
             "exclude",
             "no_ignore",
+            "are_texts",
+            "searched_include",
+            "searched_exclude",
+            "searched_no_ignore",
+            "searched_chunk",
+            "searched_chunk_overlap",
+            "texts_cache",
+            "no_cache",
             "limit",
             "shard",
             "skip_empty",
@@ -159,6 +169,7 @@ const GROUPS: &[(&str, &[&str])] = &[
             "auto_table_format",
             "dry_run",
             "vector_column",
+            "lines_around",
             "output_dtype",
             "append",
             "resume",
@@ -206,7 +217,7 @@ Environment:
   SCONCE_MODEL             default of --model
   SCONCE_ISA               CPU instruction set: portable, avx2, avx512, avx512-vnni, avx512-bf16, amx,
                            neon, neon-dotprod
-  SCONCE_CACHE             directory of packed weights and digests [default: ~/.cache/sconce]
+  SCONCE_CACHE             directory of packed weights, digests and vectors [default: ~/.cache/sconce]
   HF_HOME, HF_HUB_CACHE    location of the model cache
   HF_ENDPOINT              URL of the Hub or of a mirror
   HF_TOKEN, HF_TOKEN_PATH  token for private and gated models

@@ -1,5 +1,6 @@
 //! `sconce search`: its arguments, and the options that they become.
 
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
@@ -8,8 +9,8 @@ use clap::builder::{PossibleValue, TypedValueParser};
 
 use super::args::{ModelArgs, VectorArgs, finite, number};
 use super::choice::{OrAuto, named, named_or_auto, one_of};
-use super::records::text_fields;
-use super::resolve::{console, embedding_model, inputs, table_format, target, vectors};
+use super::records::{is_stdin, text_fields};
+use super::resolve::{self, console, embedding_model, inputs, table_format, target};
 use crate::error::UsageError;
 use crate::formats::TableFormat;
 use crate::input::{self, Fields, Filter};
@@ -17,14 +18,20 @@ use crate::load::ModelOptions;
 use crate::model::modules::Role;
 use crate::named::Named;
 use crate::neighbours::Metric;
-use crate::run::search::{NeighbourWeights, Queries, Rescore, SearchOptions, WeightKind};
-use crate::sys::console::Console;
+use crate::run::search::{
+    CHUNK_TOKENS, NeighbourWeights, Queries, Rescore, SearchOptions, Searched, SearchedTexts, TextCache,
+    WeightKind,
+};
+use crate::sys::console::{Console, counted};
 use crate::task::{OnLong, VectorOptions};
-use crate::vectors::find_files;
+use crate::vectors::{SearchPaths, count_vector_files, find_files};
 
 /// The examples at the end of the command's help.
 pub(super) const EXAMPLES: &str = "\
 Examples:
+  sconce search src \"how does resume work\"                    places in the text files below src
+  sconce search . \"where are tokens counted\" --context 2      with the lines around them
+  sconce search notes.md -o hits.jsonl < questions.txt         a row per place: file, line, end_line, text
   sconce search corpus.parquet \"how do lamps work\"            the ten nearest rows
   sconce search corpus.npy -k 3 --threshold 0.5 < queries.txt  at most three, with a score of 0.5 or more
   sconce search corpus.parquet --queries q.jsonl -o hits.jsonl a row per neighbour
@@ -36,14 +43,16 @@ A model with a prompt named query embeds queries with it, unless --prompt or --p
 #[derive(Debug, Args)]
 pub(super) struct SearchArgs {
     /// Vector file: npy, npz, safetensors, parquet, arrow, jsonl or csv, as embed or other software writes
-    /// them. Several, or a directory of them, such as shards, are searched as one
-    #[arg(id = "searched_vectors", value_name = "VECTORS")]
-    pub file: PathBuf,
+    /// them. Several, or a directory of them, such as shards, are searched as one. Any other file, directory
+    /// or glob pattern names texts, whose chunks are embedded and searched: files that are not UTF-8 text,
+    /// hidden files, those that .gitignore excludes and those of directories above 1 MiB are left out
+    #[arg(id = "searched", value_name = "PATH")]
+    pub path: PathBuf,
 
-    /// More vector files, and after them texts to search for. Without QUERY, --queries and --query-vectors,
+    /// More such paths, and after them what to search for. Without QUERY, --queries and --query-vectors,
     /// queries are read from standard input, one per line
     #[arg(id = "query_texts", value_name = "QUERY")]
-    pub texts: Vec<String>,
+    pub query: Vec<String>,
 
     /// File of queries, in the input formats of embed; - is standard input
     #[arg(long, value_name = "FILE", conflicts_with = "query_vectors")]
@@ -53,7 +62,44 @@ pub(super) struct SearchArgs {
     #[arg(long, value_name = "FILE")]
     pub query_vectors: Option<PathBuf>,
 
-    /// Column, field, array or tensor of the vectors of VECTORS, and of --rescore and --query-vectors where
+    /// Take PATH as texts, even if it is a vector file or a directory of them
+    #[arg(id = "are_texts", long = "texts")]
+    pub are_texts: bool,
+
+    /// Of the texts in directories and patterns, search those that match GLOB, for example '*.md', and no
+    /// others
+    #[arg(id = "searched_include", long = "include", value_name = "GLOB")]
+    pub include: Vec<String>,
+
+    /// Of the texts in directories and patterns, leave out files and directories that match GLOB
+    #[arg(id = "searched_exclude", long = "exclude", value_name = "GLOB")]
+    pub exclude: Vec<String>,
+
+    /// Do not respect .gitignore and .ignore files
+    #[arg(id = "searched_no_ignore", long = "no-ignore")]
+    pub no_ignore: bool,
+
+    #[arg(id = "searched_chunk", long = "chunk", value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..), help = chunk_help())]
+    pub chunk: Option<u32>,
+
+    /// Tokens at the end of a chunk that the next one repeats [default: 0]
+    #[arg(id = "searched_chunk_overlap", long = "chunk-overlap", value_name = "N")]
+    pub chunk_overlap: Option<u32>,
+
+    /// Keep the vectors of chunks in the directory DIR, as embed --cache does [default: texts/ in the cache
+    /// directory, where vectors stay for thirty days after they were last used]
+    #[arg(id = "texts_cache", long = "cache", value_name = "DIR")]
+    pub cache: Option<PathBuf>,
+
+    /// Neither read nor keep vectors of chunks
+    #[arg(long, conflicts_with = "texts_cache")]
+    pub no_cache: bool,
+
+    /// Print the lines of each chunk that is found in a text, with N lines before and after them
+    #[arg(id = "lines_around", long = "context", value_name = "N")]
+    pub context: Option<u32>,
+
+    /// Column, field, array or tensor of the vectors of PATH, and of --rescore and --query-vectors where
     /// they have it [default: embedding, or the only one with vectors]
     #[arg(long, value_name = "NAME")]
     pub vector_field: Option<String>,
@@ -88,7 +134,7 @@ pub(super) struct SearchArgs {
     #[arg(id = "search_metric", long = "metric", value_name = "METRIC", value_parser = named::<Metric>())]
     pub metric: Option<Metric>,
 
-    /// The vectors of VECTORS in f32 or f16, by which the best candidates are ranked again, for int8 and
+    /// The vectors of PATH in f32 or f16, by which the best candidates are ranked again, for int8 and
     /// binary vectors
     #[arg(long, value_name = "FILE")]
     pub rescore: Option<PathBuf>,
@@ -110,7 +156,7 @@ pub(super) struct SearchArgs {
     #[arg(long, value_name = "NAME", requires = "weights")]
     pub value_field: Option<String>,
 
-    /// Columns of VECTORS to show, separated by commas or spaces [default: all]
+    /// Columns of PATH to show, separated by commas or spaces [default: all]
     #[arg(id = "shown_columns", long = "keep", value_name = "NAME", num_args = 1.., value_delimiter = ',')]
     pub keep: Option<Vec<String>>,
 
@@ -152,15 +198,23 @@ pub(super) fn options(mut args: SearchArgs) -> Result<SearchOptions> {
         (None, _) => None,
     };
     let console = console(&args.model.verbosity);
-    let (vectors_of, texts) = find_files(&args.file, std::mem::take(&mut args.texts))?;
-    args.texts = texts;
-    hint_at_files(&args.texts, &console);
+    let format = table_format(args.output_format.clone(), args.output.as_deref())?;
+    let (found, query) = find_files(&args.path, std::mem::take(&mut args.query), args.are_texts)?;
+    args.query = query;
+    hint_at_files(&args.query, &console);
+    let searched = match found {
+        SearchPaths::Vectors(paths) => {
+            refuse_text_options(&args)?;
+            Searched::Vectors(paths)
+        }
+        SearchPaths::Texts(paths) => Searched::Texts(texts(&args, &paths, format, &console)?),
+    };
     let has_prompt = args.vectors.prompt.is_some() || args.vectors.prompt_name.is_some();
     // As the queries are encoded: in the role of queries, unless another role or a prompt is chosen.
     let only_queries = args.vectors.role.map_or(!has_prompt, |role| role == Role::Query);
     Ok(SearchOptions {
         queries: queries(&args)?,
-        vectors: vectors_of,
+        searched,
         vector_field: args.vector_field,
         k: args.k as usize,
         threshold: args.threshold.map(|threshold| threshold as f32),
@@ -169,12 +223,89 @@ pub(super) fn options(mut args: SearchArgs) -> Result<SearchOptions> {
         weights,
         value_field: args.value_field,
         keep: args.keep,
-        format: table_format(args.output_format, args.output.as_deref())?,
+        format,
         output: target(args.output),
         model: ModelOptions { only_queries, ..embedding_model(&args.model, &args.vectors)? },
-        query_vectors: VectorOptions { on_long: args.on_long, ..vectors(&args.vectors) },
+        query_vectors: VectorOptions { on_long: args.on_long, ..resolve::vectors(&args.vectors) },
         console,
     })
+}
+
+/// The texts that `paths` name.
+fn texts(
+    args: &SearchArgs,
+    paths: &[PathBuf],
+    format: TableFormat,
+    console: &Console,
+) -> Result<SearchedTexts> {
+    let name = paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ");
+    if args.rescore.is_some() {
+        bail!(UsageError(format!("--rescore needs vectors, but {name} is searched as texts; remove it")));
+    }
+    if args.context.is_some() && format != TableFormat::Text {
+        bail!(UsageError(format!(
+            "--context prints lines for people, but the output is {}; remove it, or pass --output-format text",
+            format.name()
+        )));
+    }
+    for path in paths.iter().filter(|_| !args.are_texts) {
+        let vectors = count_vector_files(path) as u64;
+        if vectors > 0 && path.is_dir() {
+            console.note(format!(
+                "hint: {} has {} beside other files, and is searched as texts; pass the vector files to search those, or --texts",
+                path.display(),
+                counted(vectors, "vector file")
+            ));
+        }
+    }
+    let filter = Filter {
+        include: args.include.clone(),
+        exclude: args.exclude.clone(),
+        no_ignore: args.no_ignore,
+        is_lenient: true,
+    };
+    let inputs = input::find(paths, Some(input::Format::Files), &filter);
+    let inputs = inputs.map_err(|error| UsageError(error.to_string().replace("--input ", "")))?;
+    Ok(SearchedTexts {
+        name,
+        sources: inputs.sources,
+        chunk_tokens: args.chunk.map(|tokens| tokens as usize),
+        chunk_overlap: args.chunk_overlap.unwrap_or(0) as usize,
+        cache: match (&args.cache, args.no_cache) {
+            (_, true) => TextCache::None,
+            (Some(directory), _) => TextCache::Directory(directory.clone()),
+            (None, _) => TextCache::OfUser,
+        },
+        context: args.context.map(|lines| lines as usize),
+    })
+}
+
+/// Refuses options that only apply to texts.
+fn refuse_text_options(args: &SearchArgs) -> Result<()> {
+    let given = [
+        ("--include", !args.include.is_empty()),
+        ("--exclude", !args.exclude.is_empty()),
+        ("--no-ignore", args.no_ignore),
+        ("--chunk", args.chunk.is_some()),
+        ("--chunk-overlap", args.chunk_overlap.is_some()),
+        ("--cache", args.cache.is_some()),
+        ("--no-cache", args.no_cache),
+        ("--context", args.context.is_some()),
+    ];
+    if let Some((option, _)) = given.into_iter().find(|(_, is_given)| *is_given) {
+        bail!(UsageError(format!(
+            "{option} needs texts, but {} is searched as vectors; remove it, or pass --texts",
+            args.path.display()
+        )));
+    }
+    Ok(())
+}
+
+fn chunk_help() -> String {
+    format!(
+        "Maximum tokens of a chunk of a text, including special tokens and the prompt [default: {CHUNK_TOKENS}, or the limit of the \
+         model if that is lower]"
+    )
 }
 
 /// Prints a hint if a query is the path of a file.
@@ -191,10 +322,10 @@ fn queries(args: &SearchArgs) -> Result<Queries> {
     // Not a conflict of clap's, to which vector files after the first are queries, too.
     let files = [("--queries", &args.queries), ("--query-vectors", &args.query_vectors)];
     if let (Some(text), Some((option, _))) =
-        (args.texts.first(), files.into_iter().find(|(_, file)| file.is_some()))
+        (args.query.first(), files.into_iter().find(|(_, file)| file.is_some()))
     {
         bail!(UsageError(format!(
-            "{text:?} is not a vector file but a query, and {option} reads the queries from a file; check the path, or remove \
+            "{text:?} is not a file but a query, and {option} reads the queries from a file; check the path, or remove \
              one of the two"
         )));
     }
@@ -207,13 +338,17 @@ fn queries(args: &SearchArgs) -> Result<Queries> {
         ("--text-separator", args.text_separator.is_some()),
         ("--id-field", args.id_field.is_some()),
     ];
-    if !args.texts.is_empty() {
+    if !args.query.is_empty() {
         if let Some((option, _)) = options.into_iter().find(|(_, is_given)| *is_given) {
             bail!(UsageError(format!("{option} needs --queries FILE; remove it, or the QUERY arguments")));
         }
-        return Ok(Queries::Texts(args.texts.clone()));
+        return Ok(Queries::Texts(args.query.clone()));
     }
     let path = args.queries.clone().unwrap_or_else(|| "-".into());
+    if is_stdin(&path) && std::io::stdin().is_terminal() {
+        console(&args.model.verbosity)
+            .note("reading queries from the terminal, one per line; press Ctrl-D to end");
+    }
     let (paths, format) = (std::slice::from_ref(&path), args.input_format.0);
     let sources = inputs(paths, format, &Filter::default(), "--queries", &args.model.verbosity)?;
     let text = text_fields(&args.text_field, args.text_separator.as_deref())?;

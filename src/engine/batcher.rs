@@ -1,8 +1,8 @@
 //! The batcher: gathers items into waves and groups their texts into batches.
 
 use std::mem;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -10,6 +10,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 
 use super::batches::balanced_batches;
 use super::budget::MemoryBudget;
+use super::prepared::Prepared;
 use super::repeats::Repeats;
 use super::row_cache::key;
 use super::task::Task;
@@ -111,8 +112,15 @@ impl<T: Task, M> Batcher<T, M> {
     /// Adds an item to the next wave, which is sent if it is full. Returns false if the caller has ended the
     /// run.
     pub(super) fn add(&mut self, item: Item<M>) -> Result<bool> {
-        let Item { carried, text, options, carried_bytes, ends_batch } = item;
-        let rows = text.map(|text| {
+        let Item { carried, prepared, options, carried_bytes, ends_batch } = item;
+        let rows = prepared.map(|prepared| {
+            let text = match prepared {
+                Prepared::Tokens(text) => text,
+                Prepared::Rows(rows) => {
+                    self.next.rows += rows.len();
+                    return SharedRows::new(OnceLock::from(rows));
+                }
+            };
             let rows = text.row_count();
             self.next.rows += rows;
             let key = key(&text, &options);

@@ -22,13 +22,14 @@
 //!   * `workers`: the batches of waves as they arrive; `wave`: what the threads send to one another.
 //!   * `queue`: the texts of many callers at once, as on a server, by deadlines; `schedule`: this order, as a
 //!     pure module.
-//! * `row_cache`, `row_store`: rows of earlier processes, in the place of a batch's.
+//! * `prepared`: the tokens of a text, or rows of earlier processes; `row_cache`, `row_store`: those rows.
 //! * `utilization`: how busy the workers are.
 
 mod batcher;
 mod batches;
 mod budget;
 mod dispatcher;
+mod prepared;
 mod queue;
 mod repeats;
 mod row_cache;
@@ -49,6 +50,7 @@ use rayon::prelude::*;
 use self::batcher::Batcher;
 pub use self::batches::balanced_batches;
 pub use self::budget::{GROUP_BYTES, MemoryBudget, TOKENIZER_BYTES_PER_TEXT_BYTE, Workload};
+pub use self::prepared::{Prepared, PreparedText, Preparer};
 pub use self::queue::{
     Answer, Answered, Call, CallTimes, OwnedInput, Queue, QueueCounters, QueueLength, QueueTask, QueuedTask,
     Ticket,
@@ -81,6 +83,11 @@ impl<T: Task> Engine<T> {
     /// The task.
     pub fn task(&self) -> &Arc<T> {
         &self.workers.runner.task
+    }
+
+    /// What prepares texts for [`Engine::start`].
+    pub fn preparer(&self) -> Preparer<T> {
+        Preparer(self.workers.runner.clone())
     }
 
     /// The limits on what is in flight.
@@ -131,8 +138,8 @@ impl<T: Task> Engine<T> {
         for (index, text) in self.tokenize(texts)?.into_iter().enumerate() {
             let text = text.map_err(|error| Error::new(TextError::new(index, error)))?;
             let carried = EncodedText::new(&text);
-            let (text, options) = (Some(text), *options);
-            batcher.add(Item { carried, text, options, carried_bytes: 0, ends_batch: false })?;
+            let (prepared, options) = (Some(Prepared::Tokens(text)), *options);
+            batcher.add(Item { carried, prepared, options, carried_bytes: 0, ends_batch: false })?;
         }
         batcher.send_wave()?;
         drop(batcher);

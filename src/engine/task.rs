@@ -98,7 +98,7 @@ impl fmt::Display for RowOptionError {
 impl std::error::Error for RowOptionError {}
 
 /// A text, and what its caller asks of it. What is `None` is as the task was made.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct TaskInput<'a> {
     /// The text.
     pub text: &'a str,

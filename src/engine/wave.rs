@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use anyhow::Result;
 use crossbeam_channel::Receiver;
 
+use super::prepared::Prepared;
 use super::task::{RowOptions, TaskRow};
 use crate::text::TokenizedText;
 
@@ -12,8 +13,8 @@ use crate::text::TokenizedText;
 pub struct Item<M> {
     /// What the caller carries.
     pub carried: M,
-    /// The tokens. `None`: the item has no rows, and only keeps its place.
-    pub text: Option<TokenizedText>,
+    /// The tokens or the rows. `None`: the item has no rows, and only keeps its place.
+    pub prepared: Option<Prepared>,
     /// What the caller asks of the rows.
     pub options: RowOptions,
     /// Size in bytes of what the caller carries, which counts against the limit of a wave.

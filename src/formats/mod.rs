@@ -48,9 +48,10 @@ pub use jsonl::write::write_json_rows;
 pub use lines::{VisitRow, read_line, strip_line_end, take_line};
 pub use record_hashes::for_each_record_hash;
 pub use row_file::RowFile;
+pub(crate) use row_file::has_no_lines;
 pub use sniff::{ByteOrder, Compression, Kind, sniff};
 pub use stored_array::{ElementType, StoredArray};
-pub use table::{TableFormat, TableWriter};
+pub use table::{MAX_CELL_CHARS, TableFormat, TableWriter, cell, on_one_line};
 pub use writer::Writer;
 
 /// Maximum length of the metadata of a file or of a message, in bytes. A damaged file may declare any length.

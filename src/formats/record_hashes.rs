@@ -4,15 +4,16 @@ use std::fmt::Display;
 use std::io::BufReader;
 use std::path::Path;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Result, anyhow, bail};
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::Value;
 
 use super::csv::CsvRows;
 use super::lines::read_line;
-use super::row_file::RowFile;
+use super::row_file::{RowFile, has_no_lines};
 use crate::error::one_line;
-use crate::rows::columns::{CHUNK, ID, RECORD_HASH};
+use crate::rows::columns::{CHUNK, END_LINE, ID, RECORD_HASH};
 use crate::rows::{OutputFormat, to_text};
 use crate::sys::regular_file;
 
@@ -21,14 +22,16 @@ use crate::sys::regular_file;
 struct JsonRow {
     id: Option<Value>,
     chunk: Option<u64>,
+    end_line: Option<IgnoredAny>,
     record_hash: Option<String>,
 }
 
 /// Calls `visit` with the id, as text, and the hash of the record of each row; of a text with several chunks,
-/// for the first one.
+/// for the first one. `chunks`: rows are to be added that are chunks.
 pub fn for_each_record_hash(
     path: &Path,
     format: OutputFormat,
+    chunks: bool,
     mut visit: impl FnMut(Option<&str>, &str) -> Result<()>,
 ) -> Result<()> {
     let missing = || {
@@ -43,8 +46,9 @@ pub fn for_each_record_hash(
             let file = regular_file::open(path).map_err(|error| malformed(path, &error))?;
             let (mut reader, mut line) = (BufReader::new(file), Vec::new());
             while read_line(&mut reader, &mut line).map_err(|error| malformed(path, &error))? {
-                let JsonRow { id, chunk, record_hash } =
+                let JsonRow { id, chunk, end_line, record_hash } =
                     serde_json::from_slice(&line).map_err(|error| malformed(path, &error))?;
+                check_lines(path, chunks && chunk.is_some(), end_line.is_some())?;
                 if chunk.unwrap_or(0) == 0 {
                     let hash = record_hash.ok_or_else(missing)?;
                     visit(id.as_ref().and_then(to_text).as_deref(), &hash)?;
@@ -57,6 +61,7 @@ pub fn for_each_record_hash(
             let column = |name: &str| names.iter().position(|column| column == name);
             let (id, chunk) = (column(ID), column(CHUNK));
             let hash = column(RECORD_HASH).ok_or_else(missing)?;
+            check_lines(path, chunks && chunk.is_some(), column(END_LINE).is_some())?;
             while let Some(row) = rows.read().map_err(|error| malformed(path, &error))? {
                 if row.len() != names.len() {
                     return Err(malformed(path, &"a row has more or fewer fields than the header"));
@@ -85,6 +90,14 @@ pub fn for_each_record_hash(
                 visit(to_text(&id.json()).as_deref(), hash.json().as_str().ok_or_else(missing)?)
             })?;
         }
+    }
+    Ok(())
+}
+
+/// Refuses a file of chunks that an earlier release wrote.
+fn check_lines(path: &Path, has_chunks: bool, has_lines: bool) -> Result<()> {
+    if has_chunks && !has_lines {
+        bail!(has_no_lines(&path.display().to_string()));
     }
     Ok(())
 }

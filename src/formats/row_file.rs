@@ -11,8 +11,8 @@ use arrow_schema::{DataType, FieldRef, Schema};
 use super::Kind;
 use super::columnar::{ColumnarFile, open_columnar};
 use crate::rows::columns::{
-    EMBEDDING, EMBEDDINGS, ENTITIES, ID, INDEX, INDICES, LABELS, MASKS, NO_ANSWER, RANK, SCORE, TOKENS,
-    TRUNCATED, VALUES,
+    CHUNK, EMBEDDING, EMBEDDINGS, END, END_LINE, ENTITIES, ID, INDEX, INDICES, LABELS, LINE, MASKS,
+    NO_ANSWER, RANK, SCORE, START, TOKENS, TRUNCATED, VALUES,
 };
 use crate::rows::metadata::Key;
 use crate::rows::{
@@ -43,6 +43,10 @@ impl RowFile {
         let kind = if format == OutputFormat::Parquet { Kind::Parquet } else { Kind::Arrow };
         let file = open_columnar(&name, file, kind, REMEDY)?;
         let Some(schema) = output_schema(file.schema(), format) else {
+            let has = |name: &&str| file.schema().column_with_name(name).is_some();
+            if [CHUNK, START, END].iter().all(has) && !has(&END_LINE) {
+                bail!(has_no_lines(&name));
+            }
             bail!("{name} has other columns than sconce writes; pass files that sconce wrote");
         };
         Ok(RowFile { name, schema, file })
@@ -106,6 +110,14 @@ impl RowFile {
         }
         Ok(())
     }
+}
+
+/// The error for a file of chunks that an earlier release wrote.
+pub(crate) fn has_no_lines(name: &str) -> String {
+    format!(
+        "{name} has chunks without their lines ({LINE}, {END_LINE}), as earlier releases wrote them; embed the texts again into a \
+         new file"
+    )
 }
 
 /// The schema of an output with these Arrow columns, the reverse of [`arrow_schema`]; `None` if Sconce writes

@@ -15,7 +15,7 @@ use crate::sys::terminal::escape_controls;
 /// Rows that are aligned together in the text format, and that are a row group at most in parquet.
 const GROUP_ROWS: usize = 1 << 16;
 /// Characters of a text cell; longer values end in an ellipsis.
-const MAX_CELL_CHARS: usize = 100;
+pub const MAX_CELL_CHARS: usize = 100;
 
 /// The format of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -167,19 +167,23 @@ fn align<I: Iterator<Item: Borrow<Vec<FieldValue>>>>(
 }
 
 /// A value for people: floats with four digits, other values as text on one line, cut if they are long.
-fn cell(value: &FieldValue) -> String {
+pub fn cell(value: &FieldValue) -> String {
     let json = value.json();
     if let Some(number) = json.as_f64().filter(|_| json.is_f64()) {
         let is_small = number != 0.0 && number.abs() < 1e-3;
         return if is_small { format!("{number:.3e}") } else { format!("{number:.4}") };
     }
-    let text = to_text(&json).unwrap_or_default();
-    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let text = escape_controls(&text);
+    let text = on_one_line(&to_text(&json).unwrap_or_default());
     match text.char_indices().nth(MAX_CELL_CHARS) {
         Some((end, _)) => format!("{}…", &text[..end]),
-        None => text.into_owned(),
+        None => text,
     }
+}
+
+/// The words of a text on one line.
+pub fn on_one_line(text: &str) -> String {
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    escape_controls(&words).into_owned()
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use super::json::{self, JsonLines};
 use super::limit::ReadLimit;
 use super::lines::Lines;
 use super::reader::InputReader;
-use super::record::{Entry, Fields, Location, Position, Record};
+use super::record::{Entry, Fields, KeptName, Location, Position, Record, TEXT};
 use super::source::{Format, InputPath, Source};
 
 /// The entries of all inputs, in their order. An error means that an input cannot be read further; it is the
@@ -110,6 +110,13 @@ impl Entries {
     /// Bytes of the entries read so far, on the scale of [`Self::total_bytes`], which it reaches at the end.
     pub fn bytes_read(&self) -> u64 {
         self.bytes_before + self.open.as_ref().map_or(0, OpenInput::bytes_read)
+    }
+
+    /// The indices of the fields in [`Fields::keep`] that are the text, unless an input has another field of
+    /// this name.
+    pub fn kept_texts(&self) -> Vec<usize> {
+        let is_text = |kept: &KeptName| kept.field == TEXT;
+        self.fields.keep.iter().enumerate().filter(|(_, kept)| is_text(kept)).map(|(i, _)| i).collect()
     }
 
     /// Whether the input of the last entry is UTF-16.

@@ -287,9 +287,21 @@ fn walk(directory: &Path, filter: &Filter, files: &mut Vec<PathBuf>) -> Result<(
     walk.git_ignore(ignores).git_exclude(ignores).ignore(ignores).parents(ignores).git_global(false);
     walk.require_git(false).follow_links(false).overrides(filter.overrides(directory)?);
     for entry in walk.build() {
-        let entry = entry.map_err(|error| {
-            anyhow!("cannot read --input {} ({}); check the path", directory.display(), one_line(&error))
-        })?;
+        let entry = match entry {
+            Ok(entry) => entry,
+            Err(error) => match path_of(&error).filter(|path| filter.is_lenient && *path != directory) {
+                // A directory that cannot be read is an input, too: opening it gives the error that names it.
+                Some(path) => {
+                    files.push(path.to_owned());
+                    continue;
+                }
+                None => bail!(
+                    "cannot read --input {} ({}); check the path",
+                    directory.display(),
+                    one_line(&error)
+                ),
+            },
+        };
         let is_link = entry.path_is_symlink();
         if entry.depth() == 0 || !is_link && !entry.file_type().is_some_and(|kind| kind.is_file()) {
             continue;
@@ -303,6 +315,15 @@ fn walk(directory: &Path, filter: &Filter, files: &mut Vec<PathBuf>) -> Result<(
         }
     }
     fault.get().map_or(Ok(()), |fault| bail!("{fault}"))
+}
+
+/// The path that an error of a walk names.
+fn path_of(error: &ignore::Error) -> Option<&Path> {
+    match error {
+        ignore::Error::WithPath { path, .. } => Some(path),
+        ignore::Error::WithDepth { err, .. } => path_of(err),
+        _ => None,
+    }
 }
 
 /// Refuses ignore files that are no regular files or too large, before the walk reads all of them.

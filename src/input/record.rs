@@ -8,6 +8,8 @@ use thiserror::Error;
 
 use crate::rows::FieldValue;
 
+/// The built-in field of the text.
+pub(super) const TEXT: &str = "text";
 /// 2⁵³: every integer up to this magnitude is exact as an `f64`.
 pub(super) const MAX_EXACT_INTEGER: f64 = 9_007_199_254_740_992.0;
 
@@ -209,7 +211,7 @@ impl Fields {
     /// Whether `name` is a built-in field: every record has `text`, `file` and `line`, unless the input has a
     /// field of the same name.
     pub fn is_built_in(name: &str) -> bool {
-        ["text", "file", "line"].contains(&name)
+        [TEXT, "file", "line"].contains(&name)
     }
 
     /// The name of the id field, whether or not it has to exist.
@@ -239,7 +241,7 @@ pub(super) enum KeptField<C> {
 /// null for a file that is one text). `None` for any other name.
 pub(super) fn built_in_field(name: &str, location: &Location, text: &str) -> Option<FieldValue> {
     let value: Value = match name {
-        "text" => text.into(),
+        TEXT => text.into(),
         "file" => location.source.to_string().into(),
         "line" => match location.position {
             Position::Line(number) | Position::Row(number) | Position::Argument(number) => number.into(),

@@ -35,11 +35,11 @@ pub struct FileRecords {
 }
 
 impl FileRecords {
-    /// Reads the hashes of a file that a run with `--append` wrote.
-    pub fn read(path: &Path, format: OutputFormat) -> Result<Self> {
+    /// Reads the hashes of a file that a run with `--append` wrote. `chunks`: the rows to append are chunks.
+    pub fn read(path: &Path, format: OutputFormat, chunks: bool) -> Result<Self> {
         let mut records = FileRecords { name: path.display().to_string(), ..FileRecords::default() };
         let mut hasher = Hasher::default();
-        for_each_record_hash(path, format, |id, hash| {
+        for_each_record_hash(path, format, chunks, |id, hash| {
             hasher.add(hash);
             let Some(hash) =
                 (hash.len() == HASH_DIGITS).then(|| u128::from_str_radix(hash, 16).ok()).flatten()

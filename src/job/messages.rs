@@ -42,6 +42,8 @@ pub(super) struct RecordMeta {
     pub id: Option<Value>,
     /// The values of the carried-through fields (`--keep`).
     pub kept: Arc<Vec<FieldValue>>,
+    /// The text of each chunk, in place of that of the record.
+    pub chunk_texts: ChunkTexts,
     /// The hash of the record, if rows have a column for it (`--append`).
     pub hash: Option<u128>,
     /// Whether the text is empty or white space.
@@ -57,6 +59,15 @@ pub(super) struct RecordMeta {
     pub is_last: bool,
     /// Whether this is the last part of the last row of a record batch of an Arrow stream.
     pub ends_batch: bool,
+}
+
+/// The texts of the chunks of a record, or of a part of it.
+#[derive(Default)]
+pub(super) struct ChunkTexts {
+    /// The indices of the carried-through fields that are the text.
+    pub fields: Arc<Vec<usize>>,
+    /// The text of each chunk; empty if no field is the text, or rows are no chunks.
+    pub texts: Vec<FieldValue>,
 }
 
 /// The result of tokenizing a record.

@@ -15,6 +15,7 @@
 //! * `queries`: what records are read for. `reader`, `tokenizer`: one stage each; `messages`: the types that
 //!   they send to one another.
 //! * `collector`: writes rows and ledger in input order, and saves checkpoints.
+//! * `in_memory`: rows for a caller, in place of a file.
 //! * `columns`: the types of the columns that come from the input.
 //! * `cursor`, `manifest`, `journal`, `identity`, `digests`: resuming an interrupted run.
 //! * `dry_run`: what a run would take.
@@ -26,6 +27,7 @@ mod cursor;
 mod digests;
 mod dry_run;
 mod identity;
+mod in_memory;
 mod journal;
 mod known_records;
 mod manifest;
@@ -44,6 +46,7 @@ pub use collector::{Policy, QueryColumns, RunOutput};
 pub use digests::{FileDigests, sha256_of_texts, weights_digest};
 pub use dry_run::Estimate;
 pub use identity::{DEVICE, Identity};
+pub use in_memory::{EncodedRecord, encode_records};
 pub use journal::{EarlierRun, Journal, StartMode, refuse_interrupted};
 pub use known_records::FileRecords;
 pub use manifest::{Manifest, RunIdentity, shard_of_run};

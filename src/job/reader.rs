@@ -10,7 +10,7 @@ use super::cursor::Cursor;
 use super::messages::{RawRecord, RecordGroup, RecordMeta};
 use super::queries::Queries;
 use super::source::{RecordSource, SourceEntry, entry_bytes};
-use super::tokenizer::prepare;
+use super::tokenizer::Tokenizing;
 use crate::engine::{Engine, GROUP_BYTES, Incoming, MemoryBudget, Outgoing, Task};
 use crate::input::{Entry, Record, Unreadable};
 use crate::sys::threads::{panic_to_error, spawn};
@@ -47,16 +47,21 @@ pub(super) fn start_tokenizers<T: Task>(
     // A record with many queries is as large as many records.
     let waits_for_records = source.is_stream() && !source.has_batches();
     let group_records = if waits_for_records { 1 } else { (GROUP_RECORDS / queries.count()).max(1) };
+    let tokenizing = Arc::new(Tokenizing {
+        preparer: engine.preparer(),
+        queries,
+        kept_texts: source.kept_texts(),
+        part_tokens: budget.batch_tokens,
+        long_text: Mutex::new(()),
+    });
     spawn("read", move || {
         read(source, start, is_resumable, &budget, group_records, &to_tokenizers, &to_batcher);
     })?;
-    let (long_text, queries) = (Arc::new(Mutex::new(())), Arc::new(queries));
     for index in 0..budget.tokenizers {
-        let (groups, task) = (from_reader.clone(), engine.task().clone());
-        let (long_text, queries) = (long_text.clone(), queries.clone());
+        let (groups, tokenizing) = (from_reader.clone(), tokenizing.clone());
         spawn(format!("tokenize-{index}"), move || {
             for (group, answer) in groups {
-                let prepare = |record| prepare(&*task, &queries, record, &long_text, budget.batch_tokens);
+                let prepare = |record| tokenizing.prepare(record);
                 // A closed channel means that the run has ended.
                 let _ = answer.send(panic_to_error(|| Ok(group.into_iter().flat_map(prepare).collect())));
             }

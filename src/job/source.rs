@@ -192,6 +192,11 @@ impl RecordSource {
         }
     }
 
+    /// [`Entries::kept_texts`].
+    pub(super) fn kept_texts(&self) -> Vec<usize> {
+        self.input.entries.kept_texts()
+    }
+
     /// Whether the input of the last record that was read is UTF-16.
     pub fn is_utf16(&self) -> bool {
         self.input.entries.is_utf16()

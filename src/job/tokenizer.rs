@@ -1,124 +1,198 @@
 //! Tokenizing a record: the work of the tokenizer threads.
 
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::messages::{Outcome, PreparedRecord, RawRecord, RecordMeta};
+use super::messages::{ChunkTexts, Outcome, PreparedRecord, RawRecord, RecordMeta};
 use super::queries::Queries;
-use crate::engine::{Item, RowOptions, Task, TaskInput, TokenizeError};
+use crate::engine::{Item, Prepared, PreparedText, Preparer, RowOptions, Task, TaskInput, TokenizeError};
 use crate::input::{Entry, Record};
 use crate::rows::FieldValue;
-use crate::text::TokenizedText;
 
 /// Texts of at least this many bytes are tokenized one at a time.
 const LONG_TEXT_BYTES: usize = 1 << 20;
 
-/// Tokenizes a record. A text of many chunks is returned in parts of at most `part_tokens` tokens, and a text
-/// with several queries in a part for each. `long_text` is held while a long text is tokenized, because
-/// tokenizing takes many times the memory of the text.
-pub(super) fn prepare<T: Task>(
-    task: &T,
-    queries: &Queries,
-    RawRecord { entry, is_selected, is_known, hash, end, ends_batch }: RawRecord,
-    long_text: &Mutex<()>,
-    part_tokens: usize,
-) -> Vec<PreparedRecord> {
-    let meta = |location, outcome| {
-        let (id, kept, end) = (None, Arc::default(), end.clone());
-        RecordMeta {
+/// What the tokenizer threads share.
+pub(super) struct Tokenizing<T> {
+    /// What tokenizes texts.
+    pub preparer: Preparer<T>,
+    /// What records are read for.
+    pub queries: Queries,
+    /// The indices of the carried-through fields that are the text.
+    pub kept_texts: Vec<usize>,
+    /// Maximum tokens of a part of a text of many chunks.
+    pub part_tokens: usize,
+    /// Held while a long text is tokenized, because tokenizing takes many times the memory of the text.
+    pub long_text: Mutex<()>,
+}
+
+impl<T: Task> Tokenizing<T> {
+    /// Tokenizes a record. A text of many chunks is returned in parts, and a text with several queries in a
+    /// part for each.
+    pub(super) fn prepare(&self, record: RawRecord) -> Vec<PreparedRecord> {
+        let RawRecord { entry, is_selected, is_known, hash, end, ends_batch } = record;
+        let meta = |location, outcome| RecordMeta {
             location,
-            id,
-            kept,
+            id: None,
+            kept: Arc::default(),
+            chunk_texts: ChunkTexts::default(),
             hash,
             is_empty: false,
             outcome,
             query: 0,
-            end,
+            end: end.clone(),
             is_last: true,
             ends_batch,
+        };
+        let record = match entry {
+            Entry::Record(record) => record,
+            Entry::Unreadable(bad) => {
+                return vec![item(meta(bad.location, Outcome::Failed(bad.reason)), None)];
+            }
+        };
+        let is_empty = record.is_empty();
+        if !is_selected || is_known {
+            let outcome = if is_selected { Outcome::Unchanged } else { Outcome::SkippedEmpty };
+            return vec![item(RecordMeta { is_empty, ..meta(record.location, outcome) }, None)];
         }
-    };
-    let record = match entry {
-        Entry::Record(record) => record,
-        Entry::Unreadable(bad) => return vec![item(meta(bad.location, Outcome::Failed(bad.reason)), None)],
-    };
-    let is_empty = record.is_empty();
-    if !is_selected {
-        return vec![item(RecordMeta { is_empty, ..meta(record.location, Outcome::SkippedEmpty) }, None)];
+        if record.is_null {
+            let Record { location, id, kept, .. } = record;
+            let kept = Arc::new(kept);
+            return vec![item(RecordMeta { id, kept, ends_batch, ..meta(location, Outcome::Null) }, None)];
+        }
+        let guard = (record.text.len() > LONG_TEXT_BYTES)
+            .then(|| self.long_text.lock().unwrap_or_else(PoisonError::into_inner));
+        let parts: Vec<_> =
+            (0..self.queries.count()).flat_map(|query| self.tokenize(query, &record)).collect();
+        drop(guard);
+        let chunk_texts = self.chunk_texts(&record, &parts);
+        let Record { location, id, mut kept, .. } = record;
+        chunk_texts.iter().flat_map(|texts| &*texts.fields).for_each(|i| kept[*i] = FieldValue::default());
+        let (kept, last) = (Arc::new(kept), parts.len().saturating_sub(1));
+        let parts = parts.into_iter().zip(chunk_texts).enumerate();
+        let parts = parts.map(|(i, (RecordPart { query, outcome, prepared, .. }, chunk_texts))| {
+            let is_last = i == last;
+            let meta = RecordMeta {
+                id: id.clone(),
+                kept: kept.clone(),
+                chunk_texts,
+                is_empty,
+                query,
+                is_last,
+                ends_batch: ends_batch && is_last,
+                ..meta(location.clone(), outcome)
+            };
+            item(meta, prepared)
+        });
+        parts.collect()
     }
-    if is_known {
-        return vec![item(RecordMeta { is_empty, ..meta(record.location, Outcome::Unchanged) }, None)];
-    }
-    if record.is_null {
-        let Record { location, id, kept, .. } = record;
-        let (id, kept) = (id, Arc::new(kept));
-        return vec![item(RecordMeta { id, kept, ends_batch, ..meta(location, Outcome::Null) }, None)];
-    }
-    let guard = (record.text.len() > LONG_TEXT_BYTES)
-        .then(|| long_text.lock().unwrap_or_else(PoisonError::into_inner));
-    let parts: Vec<_> =
-        (0..queries.count()).flat_map(|query| tokenize(task, queries, query, &record, part_tokens)).collect();
-    drop(guard);
-    let Record { location, id, kept, .. } = record;
-    let (kept, last) = (Arc::new(kept), parts.len().saturating_sub(1));
-    let parts = parts.into_iter().enumerate().map(|(i, (query, outcome, text))| {
-        let (location, id, kept, end) = (location.clone(), id.clone(), kept.clone(), end.clone());
-        let is_last = i == last;
-        let ends_batch = ends_batch && is_last;
-        item(
-            RecordMeta { location, id, kept, hash, is_empty, outcome, query, end, is_last, ends_batch },
-            text,
-        )
-    });
-    parts.collect()
-}
 
-/// A record with its tokens, on its way through the engine.
-fn item(meta: RecordMeta, text: Option<TokenizedText>) -> PreparedRecord {
-    let carried_bytes = meta.kept.iter().map(FieldValue::bytes).sum();
-    let ends_batch = meta.ends_batch;
-    Item { carried: meta, text, options: RowOptions::default(), carried_bytes, ends_batch }
-}
-
-/// The index of a query, the outcome of tokenizing a part of a record with it, and the tokens.
-type Part = (usize, Outcome, Option<TokenizedText>);
-
-/// Tokenizes a record with one of the queries.
-fn tokenize<T: Task>(
-    task: &T,
-    queries: &Queries,
-    query: usize,
-    record: &Record,
-    part_tokens: usize,
-) -> Vec<Part> {
-    let of_query = |reason: String| match queries.count() {
-        1 => reason,
-        _ => format!("with query {query} {reason}"),
-    };
-    let second = record.pair.as_deref();
-    let own = second.filter(|_| queries.of_records);
-    let input = TaskInput {
-        pair: second.filter(|_| !queries.of_records),
-        query: own.or(queries.texts.get(query).map(String::as_str)),
-        ..TaskInput::new(&record.text)
-    };
-    let outcome = match task.tokenize(&input) {
-        Ok(text) => {
-            let parts = text.split(part_tokens).into_iter().map(|part| {
-                let outcome = Outcome::Encoded {
-                    tokens: part.token_count(),
-                    truncated_tokens: part.truncated_tokens(),
-                    sequences: part.sequences.len(),
-                    has_chunks: part.chunks().next().is_some(),
+    /// Tokenizes a record with one of the queries.
+    fn tokenize(&self, query: usize, record: &Record) -> Vec<RecordPart> {
+        let Tokenizing { preparer, queries, part_tokens, .. } = self;
+        let of_query = |reason: String| match queries.count() {
+            1 => reason,
+            _ => format!("with query {query} {reason}"),
+        };
+        let second = record.pair.as_deref();
+        let own = second.filter(|_| queries.of_records);
+        let input = TaskInput {
+            pair: second.filter(|_| !queries.of_records),
+            query: own.or(queries.texts.get(query).map(String::as_str)),
+            ..TaskInput::new(&record.text)
+        };
+        let outcome = match preparer.prepare(&input, *part_tokens) {
+            Ok(parts) => {
+                let part = |PreparedText { tokens, truncated_tokens, sequences, chunks, prepared }| {
+                    let has_chunks = !chunks.is_empty();
+                    let outcome = Outcome::Encoded { tokens, truncated_tokens, sequences, has_chunks };
+                    RecordPart { query, outcome, chunks, prepared: Some(prepared) }
                 };
-                (query, outcome, Some(part))
-            });
-            return parts.collect();
-        }
-        Err(TokenizeError::Failed(reason)) => Outcome::Failed(of_query(reason)),
-        Err(TokenizeError::NoTokens) => Outcome::NoTokens,
-        Err(TokenizeError::TooLong { tokens, reason }) => {
-            Outcome::TooLong { tokens, reason: of_query(reason) }
-        }
-    };
-    vec![(query, outcome, None)]
+                return parts.into_iter().map(part).collect();
+            }
+            Err(TokenizeError::Failed(reason)) => Outcome::Failed(of_query(reason)),
+            Err(TokenizeError::NoTokens) => Outcome::NoTokens,
+            Err(TokenizeError::TooLong { tokens, reason }) => {
+                Outcome::TooLong { tokens, reason: of_query(reason) }
+            }
+        };
+        vec![RecordPart { query, outcome, chunks: Vec::new(), prepared: None }]
+    }
+
+    /// The texts of the chunks in each part of a record, for the carried-through fields that are its text.
+    fn chunk_texts(&self, record: &Record, parts: &[RecordPart]) -> Vec<ChunkTexts> {
+        let is_text = |field: &usize| record.kept[*field].json().as_str() == Some(&record.text);
+        let fields: Vec<usize> = self.kept_texts.iter().copied().filter(is_text).collect();
+        let Some(whole) = fields.first().map(|field| &record.kept[*field]) else {
+            return parts.iter().map(|_| ChunkTexts::default()).collect();
+        };
+        let (fields, mut rest) = (Arc::new(fields), TextParts { text: &record.text, byte: 0, character: 0 });
+        let of_part = |part: &RecordPart| {
+            let texts = part.chunks.iter().map(|range| value_like(whole, rest.take(range.clone())));
+            let texts: Vec<_> = texts.collect();
+            let fields = if texts.is_empty() { Arc::default() } else { fields.clone() };
+            ChunkTexts { fields, texts }
+        };
+        parts.iter().map(of_part).collect()
+    }
+}
+
+/// A record with its tokens or its rows, on its way through the engine.
+fn item(meta: RecordMeta, prepared: Option<Prepared>) -> PreparedRecord {
+    let carried_bytes = meta.kept.iter().chain(&meta.chunk_texts.texts).map(FieldValue::bytes).sum();
+    let ends_batch = meta.ends_batch;
+    Item { carried: meta, prepared, options: RowOptions::default(), carried_bytes, ends_batch }
+}
+
+/// A part of a record, tokenized with one of the queries.
+struct RecordPart {
+    query: usize,
+    outcome: Outcome,
+    /// The characters of each chunk in the text.
+    chunks: Vec<Range<u64>>,
+    prepared: Option<Prepared>,
+}
+
+/// A text as a value of the type of another value, which is a text, too.
+fn value_like(other: &FieldValue, text: &str) -> FieldValue {
+    let value = FieldValue::Json(text.into());
+    match other {
+        FieldValue::Json(_) => value,
+        FieldValue::Arrow(array) => value.array(array.data_type()).map_or(value, FieldValue::Arrow),
+    }
+}
+
+/// Takes parts out of a text, from one position on.
+struct TextParts<'a> {
+    text: &'a str,
+    /// The position, in bytes and in characters.
+    byte: usize,
+    character: u64,
+}
+
+impl<'a> TextParts<'a> {
+    /// The part of these characters, to the start of which the position moves. It is not before the position.
+    fn take(&mut self, Range { start, end }: Range<u64>) -> &'a str {
+        self.byte += bytes_of(&self.text[self.byte..], start - self.character);
+        self.character = start;
+        let rest = &self.text[self.byte..];
+        &rest[..bytes_of(rest, end - start)]
+    }
+}
+
+/// The size of the first characters of a text in bytes.
+fn bytes_of(text: &str, characters: u64) -> usize {
+    text.char_indices().nth(characters as usize).map_or(text.len(), |(byte, _)| byte)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::TextParts;
+
+    #[test]
+    fn parts_are_taken_by_characters_and_may_overlap() {
+        let mut parts = TextParts { text: "ä灯b😀c", byte: 0, character: 0 };
+        let taken = [0..2, 1..4, 3..3, 3..5, 5..5].map(|range| parts.take(range));
+        assert_eq!(taken, ["ä灯", "灯b😀", "", "😀c", ""]);
+    }
 }

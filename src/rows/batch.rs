@@ -22,8 +22,8 @@ use super::field::FieldValue;
 use super::row::{Row, Span};
 use super::schema::OutputSchema;
 
-/// The Arrow schema of an output: `index`, `id` if rows have ids, `chunk`, `start` and `end` if rows are
-/// chunks, `tokens`, `truncated`, the kept columns, and those of the content.
+/// The Arrow schema of an output: `index`, `id` if rows have ids, the columns of [`Span`] if rows are chunks,
+/// `tokens`, `truncated`, the kept columns, and those of the content.
 pub(crate) fn arrow_schema(schema: &OutputSchema) -> SchemaRef {
     let mut fields = vec![Field::new(INDEX, DataType::Int64, false)];
     fields.extend(schema.ids.as_ref().map(|id_type| Field::new(ID, id_type.data_type(), true)));
@@ -51,7 +51,7 @@ pub(crate) struct BatchBuilder {
     index: Vec<i64>,
     id: Option<ColumnBuilder>,
     /// The columns of [`Span::NAMES`].
-    chunk: [Vec<i64>; 3],
+    chunk: [Vec<i64>; Span::NAMES.len()],
     tokens: Vec<i64>,
     truncated: BooleanBuilder,
     kept: Vec<ColumnBuilder>,

@@ -10,6 +10,10 @@ pub const CHUNK: &str = "chunk";
 pub const START: &str = "start";
 /// The end of the characters of a chunk.
 pub const END: &str = "end";
+/// The line of the text that a chunk begins in, from 1.
+pub const LINE: &str = "line";
+/// The line of the text that a chunk ends in.
+pub const END_LINE: &str = "end_line";
 /// Encoded tokens.
 pub const TOKENS: &str = "tokens";
 /// Whether the text was truncated.
@@ -62,7 +66,7 @@ pub const CLUSTER: &str = "cluster";
 pub const KEEP: &str = "keep";
 
 /// The columns that locate the rows of array formats whose rows are chunks, in their order.
-pub const OF_CHUNKS: [&str; 4] = [INDEX, CHUNK, START, END];
+pub const OF_CHUNKS: [&str; 6] = [INDEX, CHUNK, START, END, LINE, END_LINE];
 
 /// The column of element `i` of a vector in csv.
 pub fn element(i: usize) -> String {

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::columns::{CHUNK, END, START};
+use super::columns::{CHUNK, END, END_LINE, LINE, START};
 use super::content::Content;
 use super::field::FieldValue;
 
@@ -36,14 +36,18 @@ pub struct Span {
     pub start: u64,
     /// Offset after its last character.
     pub end: u64,
+    /// The line of the text that it begins in, from 1.
+    pub line: u64,
+    /// The line of its last character.
+    pub end_line: u64,
 }
 
 impl Span {
     /// Names of its columns.
-    pub(crate) const NAMES: [&'static str; 3] = [CHUNK, START, END];
+    pub(crate) const NAMES: [&'static str; 5] = [CHUNK, START, END, LINE, END_LINE];
 
     /// Values of its columns, in the order of [`Span::NAMES`].
-    pub(crate) fn values(self) -> [u64; 3] {
-        [self.chunk, self.start, self.end]
+    pub(crate) fn values(self) -> [u64; Span::NAMES.len()] {
+        [self.chunk, self.start, self.end, self.line, self.end_line]
     }
 }

@@ -56,7 +56,7 @@ impl Appended {
     /// before, the next run with `--resume` does it.
     pub(super) fn finish(self, options: &RecordOptions) -> Result<()> {
         let mut records = 0;
-        for_each_record_hash(&self.added, options.format, |_, _| {
+        for_each_record_hash(&self.added, options.format, options.chunks, |_, _| {
             records += 1;
             Ok(())
         })?;

@@ -30,6 +30,17 @@ fn needs_escape(c: char) -> bool {
     c.is_control() || is_line_separator || is_bidi_control
 }
 
+/// The columns of the terminal that standard output is; `None` if it is none.
+pub fn stdout_columns() -> Option<usize> {
+    #[cfg(unix)]
+    {
+        let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok()?;
+        Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
+    }
+    #[cfg(not(unix))]
+    None
+}
+
 /// Prints `sconce: message` as one line on standard error. Write errors are ignored: the exit code still
 /// reports a failure.
 pub fn eprint_message(message: &str) {

@@ -14,7 +14,7 @@ pub enum Role {
 names!(Role { Query => "query", Document => "document" });
 
 /// What to do with texts over the limit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum OnLong {
     /// Truncate them.
     Truncate,

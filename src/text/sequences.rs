@@ -1,6 +1,6 @@
 //! The token sequences of one text.
 
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
 use super::{Alignment, Role, TokenIds};
 
@@ -33,6 +33,8 @@ pub struct Chunk {
     pub index: u64,
     /// Its characters in the text.
     pub characters: Range<u64>,
+    /// The lines of its first and of its last character, from 1.
+    pub lines: RangeInclusive<u64>,
     /// Its tokens in its sequence.
     pub tokens: Range<usize>,
 }

@@ -60,7 +60,7 @@ pub struct TokenIds {
 }
 
 /// The end at which a text that exceeds the limit is truncated.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum TruncationSide {
     /// The first tokens are dropped.
     Left,

@@ -1,12 +1,14 @@
-//! Which arguments of a command line name vector files: a shell makes several of one glob, and a directory
-//! holds those of a run.
+//! Which arguments of a command line name vector files or texts: a shell makes several of one glob, and a
+//! directory holds those of a run.
 
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, anyhow};
 
+use super::choice::VectorField;
+use super::file::VectorFile;
 use crate::store::{LEDGER_SUFFIX, META_SUFFIX};
 
 /// Extensions of vector files, by which they are told from texts.
@@ -27,35 +29,91 @@ const EXTENSIONS: [&str; 12] = [
 /// What follows the name of a vector file in those of the files beside it that are not hidden.
 const SIDECAR_SUFFIXES: [&str; 2] = [LEDGER_SUFFIX, META_SUFFIX];
 
-/// The vector files that arguments name, and the rest of the arguments, which are texts: `first`, all
-/// arguments after it up to the first that is no vector file, and the files of directories among these. The
-/// ledgers and the metadata beside vector files are left out.
-pub fn find_files(first: &Path, mut more: Vec<String>) -> Result<(Vec<PathBuf>, Vec<String>)> {
+/// What the first arguments of a command line name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SearchPaths {
+    /// Vector files.
+    Vectors(Vec<PathBuf>),
+    /// Files and directories of texts, or a glob of them.
+    Texts(Vec<PathBuf>),
+}
+
+/// What arguments name that can be searched, and the rest of the arguments, which are queries.
+///
+/// `first` names vectors if it is a vector file, or a directory all of whose files are such files or beside
+/// them; so do all arguments after it up to the first that is no vector file. The ledgers and the metadata
+/// beside vector files are left out. Otherwise, or with `are_texts`, it names texts; so do the arguments
+/// after it that exist.
+pub fn find_files(
+    first: &Path,
+    mut more: Vec<String>,
+    are_texts: bool,
+) -> Result<(SearchPaths, Vec<String>)> {
+    if are_texts || is_text(first) {
+        let queries = more.split_off(more.iter().take_while(|text| Path::new(text).exists()).count());
+        let paths = std::iter::once(first.to_owned()).chain(more.into_iter().map(PathBuf::from));
+        return Ok((SearchPaths::Texts(paths.collect()), queries));
+    }
     let is_file = |text: &String| is_vector_file(Path::new(text)) || is_sidecar(Path::new(text));
-    let texts = more.split_off(more.iter().take_while(|text| is_file(text)).count());
+    let queries = more.split_off(more.iter().take_while(|text| is_file(text)).count());
     let mut files = Vec::new();
     for path in std::iter::once(first).chain(more.iter().map(Path::new)) {
         if path.is_dir() {
-            files.extend(files_of(path)?);
+            files.extend(vectors_in(path)?);
         } else if path == first || !is_sidecar(path) {
             files.push(path.to_owned());
         }
     }
-    Ok((files, texts))
+    Ok((SearchPaths::Vectors(files), queries))
+}
+
+/// Whether a path names texts: a directory with other files than those of vectors, a file that is not read
+/// as vectors, or a glob. A path that does not exist is an error of whoever opens it.
+fn is_text(path: &Path) -> bool {
+    match path.metadata() {
+        Ok(found) if found.is_dir() => !has_only_vectors(path),
+        Ok(found) if found.is_file() => {
+            !has_vector_name(path) && VectorFile::open_any(path, VectorField::Auto).is_err()
+        }
+        Ok(_) => false,
+        Err(_) => path.to_string_lossy().contains(['*', '?', '[']),
+    }
+}
+
+/// Whether a directory has vector files and no others, but for those beside them and hidden ones.
+fn has_only_vectors(directory: &Path) -> bool {
+    let is_hidden =
+        |path: &Path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path());
+    let shown: Vec<PathBuf> = entries.filter(|path| !is_hidden(path)).collect();
+    !shown.is_empty() && shown.iter().all(|path| is_vector_file(path) || is_sidecar(path))
+}
+
+/// The number of vector files directly in a directory.
+pub fn count_vector_files(directory: &Path) -> usize {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    entries.filter(|entry| is_vector_file(&entry.path())).count()
 }
 
 /// The vector files of a directory, in the order of their names.
-fn files_of(directory: &Path) -> Result<Vec<PathBuf>> {
+fn vectors_in(directory: &Path) -> Result<Vec<PathBuf>> {
     let name = directory.display();
     let cannot = |error| anyhow!("cannot read {name} ({error}); check the path");
     let entries = fs::read_dir(directory).and_then(Iterator::collect::<Result<Vec<_>, _>>).map_err(cannot)?;
     let found = entries.iter().map(fs::DirEntry::path).filter(|path| is_vector_file(path));
     let mut found: Vec<PathBuf> = found.collect();
-    if found.is_empty() {
-        bail!("{name} is a directory without vector files; pass one with {}", EXTENSIONS.join(", "));
-    }
     found.sort();
     Ok(found)
+}
+
+/// Whether a path has the extension of a vector file, which may be compressed: that is refused with a remedy.
+fn has_vector_name(path: &Path) -> bool {
+    let extension = |path: &Path| path.extension().unwrap_or_default().to_string_lossy().to_lowercase();
+    let uncompressed = match extension(path).as_str() {
+        "gz" | "gzip" | "zst" | "zstd" => extension(&path.with_extension("")),
+        other => other.into(),
+    };
+    EXTENSIONS.contains(&&*uncompressed)
 }
 
 /// Whether a path is that of a vector file, by its name.
@@ -78,25 +136,81 @@ mod tests {
     use std::fs;
     use std::path::{Path, PathBuf};
 
-    use super::find_files;
+    use super::{SearchPaths, find_files};
 
     #[test]
     fn a_glob_gives_files_and_what_is_beside_them() {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
-        let names = ["a.npy", "a.npy.meta.json", "b.parquet", "b.parquet.ledger.jsonl", "c.jsonl"];
+        let names = [
+            "a.npy",
+            "a.npy.meta.json",
+            "b.parquet",
+            "b.parquet.ledger.jsonl",
+            "c.jsonl",
+            ".a.npy.done.json",
+        ];
         names.iter().for_each(|name| fs::write(path(name), "").unwrap());
         let text = |name: &str| path(name).display().to_string();
         let files = ["a.npy", "b.parquet", "c.jsonl"].map(path);
-        let found = |first: &Path, more: &[String]| find_files(first, more.to_vec()).unwrap();
-        let expected =
-            |texts: &[&str]| (files.to_vec(), texts.iter().map(|x| (*x).into()).collect::<Vec<_>>());
+        let found = |first: &Path, more: &[String]| find_files(first, more.to_vec(), false).unwrap();
+        let expected = |texts: &[&str]| {
+            (SearchPaths::Vectors(files.to_vec()), texts.iter().map(|x| (*x).into()).collect::<Vec<_>>())
+        };
         let arguments: Vec<String> =
-            names[1..].iter().map(|name| text(name)).chain(["lamp".into()]).collect();
+            names[1..5].iter().map(|name| text(name)).chain(["lamp".into()]).collect();
         assert_eq!(found(&files[0], &arguments), expected(&["lamp"]));
         assert_eq!(found(folder.path(), &["lamp".into()]), expected(&["lamp"]));
         // Files after a text are texts; the first argument is a file, whatever its name.
         let (found, texts) = found(&PathBuf::from("x"), &["lamp".into(), text("a.npy")]);
-        assert_eq!((found, texts.len()), (vec![PathBuf::from("x")], 2));
+        assert_eq!((found, texts.len()), (SearchPaths::Vectors(vec![PathBuf::from("x")]), 2));
+    }
+
+    #[test]
+    fn what_is_no_vectors_is_texts() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        ["vectors", "mixed", "nested/sub", "empty"]
+            .iter()
+            .for_each(|name| fs::create_dir_all(path(name)).unwrap());
+        for name in [
+            "vectors/a.npy",
+            "mixed/a.npy",
+            "mixed/readme.md",
+            "nested/a.npy",
+            "notes.txt",
+            "a.csv",
+            "b.jsonl.gz",
+            "c.txt.gz",
+        ] {
+            fs::write(path(name), "the lamp").unwrap();
+        }
+        fs::write(path("vectors.txt"), "index,e0,e1\n0,0.5,1\n").unwrap();
+        let is_text = |name: &str, are_texts| {
+            let (searched, queries) = find_files(&path(name), vec!["lamp".into()], are_texts).unwrap();
+            assert_eq!(queries, ["lamp"]);
+            matches!(searched, SearchPaths::Texts(_))
+        };
+        for (name, expected) in [
+            ("vectors", false),
+            ("mixed", true),
+            ("nested", true),
+            ("empty", true),
+            ("notes.txt", true),
+            ("*.txt", true),
+            ("a.csv", false),
+            ("b.jsonl.gz", false),
+            ("c.txt.gz", true),
+            ("vectors.txt", false),
+            ("missing", false),
+        ] {
+            assert_eq!(is_text(name, false), expected, "{name}");
+            assert!(is_text(name, true), "{name}");
+        }
+        let more = ["mixed", "a.csv"].map(|name| path(name).display().to_string());
+        let arguments = [&more[..], &["lamp".into()]].concat();
+        let (searched, queries) = find_files(&path("notes.txt"), arguments, false).unwrap();
+        let expected = ["notes.txt", "mixed", "a.csv"].map(path).to_vec();
+        assert_eq!((searched, queries), (SearchPaths::Texts(expected), vec!["lamp".to_owned()]));
     }
 }

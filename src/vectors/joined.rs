@@ -1,7 +1,7 @@
 //! Several files as one: the shards of a run, or a corpus in parts.
 
 use std::ops::{ControlFlow, Range};
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
@@ -37,8 +37,9 @@ impl VectorFile {
     ///
     /// # Panics
     /// If there is no path.
-    pub fn open_all(paths: &[PathBuf], field: VectorField) -> Result<VectorFile> {
-        let mut files = paths.iter().map(|path| Self::open_any(path, field)).collect::<Result<Vec<_>>>()?;
+    pub fn open_all<P: AsRef<Path>>(paths: &[P], field: VectorField) -> Result<VectorFile> {
+        let mut files =
+            paths.iter().map(|path| Self::open_any(path.as_ref(), field)).collect::<Result<Vec<_>>>()?;
         if files.len() == 1 {
             return Ok(files.remove(0));
         }

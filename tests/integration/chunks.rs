@@ -2,15 +2,19 @@
 //! the text.
 
 use crate::support;
-use std::fs;
-use std::path::Path;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use crate::support::{
     assert_close, assert_fails, copy_folder, embed, embedding, fixture, numbers, rows, sconce, stderr,
 };
+use arrow_array::RecordBatch;
+use parquet::arrow::ArrowWriter;
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use safetensors::SafeTensors;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -115,6 +119,9 @@ fn check(
             assert_eq!(row["truncated"], false);
             let part = slice(text, row);
             assert_eq!(part, part.trim(), "{text:?}");
+            let line = 1 + characters[..number(row, "start")].iter().filter(|c| **c == '\n').count();
+            let end_line = line + part.matches('\n').count();
+            assert_eq!((number(row, "line"), number(row, "end_line")), (line, end_line), "{text:?} {row}");
             covered[number(row, "start")..number(row, "end")].fill(true);
             if let Some(before) = i.checked_sub(1).map(|i| &rows[i]) {
                 assert!(number(row, "end") > number(before, "end"), "{row} has nothing new after {before}");
@@ -353,7 +360,9 @@ fn every_format_has_the_chunk_of_each_row() {
         .map(|line| serde_json::from_str(line).unwrap())
         .collect();
     let names: Vec<&String> = rows[0].as_object().unwrap().keys().collect();
-    assert_eq!(names, ["index", "id", "chunk", "start", "end", "tokens", "truncated", "year", "embedding"]);
+    let span = ["chunk", "start", "end", "line", "end_line"];
+    let expected = [&["index", "id"], &span[..], &["tokens", "truncated", "year", "embedding"]].concat();
+    assert_eq!(names, expected);
     let stats: Value = serde_json::from_slice(&fs::read(stats).unwrap()).unwrap();
     let tokens: usize = rows.iter().map(|row| number(row, "tokens")).sum();
     assert_eq!((number(&stats, "rows"), number(&stats, "chunks")), (rows.len(), rows.len()));
@@ -363,11 +372,11 @@ fn every_format_has_the_chunk_of_each_row() {
 
     let table = written(folder, "out.csv", &keep);
     let mut table = csv::Reader::from_reader(&table[..]);
-    let header: Vec<String> = table.headers().unwrap().iter().take(8).map(String::from).collect();
-    assert_eq!(header, ["index", "id", "chunk", "start", "end", "tokens", "truncated", "year"]);
+    let header: Vec<String> = table.headers().unwrap().iter().take(10).map(String::from).collect();
+    assert_eq!(header, expected[..10]);
     for (row, line) in rows.iter().zip(table.records()) {
         let line = line.unwrap();
-        for (i, name) in [(0, "index"), (2, "chunk"), (3, "start"), (4, "end"), (5, "tokens")] {
+        for (i, name) in expected.iter().enumerate().filter(|(_, name)| row[**name].is_u64()) {
             assert_eq!(line[i].parse::<usize>().unwrap(), number(row, name));
         }
     }
@@ -377,12 +386,11 @@ fn every_format_has_the_chunk_of_each_row() {
         written(folder, name, &keep);
         let mut command = sconce();
         command.arg("embed").arg("-m").arg(fixture("bert-tiny")).arg("-i").arg(folder.join(name));
-        let again = support::rows(
-            &command.args(["--text-field", "id", "--keep", "chunk,start,end"]).output().unwrap(),
-        );
+        let again =
+            support::rows(&command.args(["--text-field", "id", "--keep", &span.join(",")]).output().unwrap());
         assert_eq!(again.len(), rows.len());
         for (row, again) in rows.iter().zip(&again) {
-            assert!(["chunk", "start", "end"].iter().all(|name| row[name] == again[name]), "{again}");
+            assert!(span.iter().all(|name| row[name] == again[name]), "{again}");
         }
     }
 
@@ -390,7 +398,7 @@ fn every_format_has_the_chunk_of_each_row() {
         let args = ["--output-dtype", dtype, "--dimensions", "32"];
         let bytes = written(folder, "out.safetensors", &args);
         let file = SafeTensors::deserialize(&bytes).unwrap();
-        for name in ["index", "chunk", "start", "end"] {
+        for name in ["index"].into_iter().chain(span) {
             let tensor = file.tensor(name).unwrap();
             assert_eq!((tensor.dtype(), tensor.shape()), (safetensors::Dtype::I64, &[rows.len()][..]));
             let found = tensor.data().chunks(8).map(|x| i64::from_le_bytes(x.try_into().unwrap()) as usize);
@@ -411,6 +419,11 @@ fn every_format_has_the_chunk_of_each_row() {
         &command(folder, "own.csv", &["--keep", "start"]),
         2,
         &["--keep start", "start is already an output column"],
+    );
+    assert_fails(
+        &command(folder, "own.csv", &["--keep", "line"]),
+        2,
+        &["--keep line: line is already an output column", "--keep NAME=AS"],
     );
 
     // Skipped records have no chunks.
@@ -592,4 +605,116 @@ fn late_chunks_have_the_boundaries_of_other_chunks() {
     let output =
         embed(prompts.path().to_str().unwrap(), ["", "the lamp. the wick.", "--chunk", "10", "--chunk-late"]);
     assert!(rows(&output).iter().all(|row| embedding(row).iter().all(|x| x.is_finite())));
+}
+
+/// `--keep text` copies the text of the chunk, under any name, and from any type of column.
+#[test]
+fn a_row_keeps_the_text_of_its_chunk() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    corpus(folder, 10);
+    let input = fs::read_to_string(folder.join("corpus.jsonl")).unwrap();
+    let texts: Vec<String> = input
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap()["text"].as_str().unwrap().to_owned())
+        .collect();
+    // Parts of a text that are encoded one by one continue it, and so do rows of a parquet input.
+    for args in [&[][..], &["--chunk-late", "--pooling", "mean"], &["--batch-tokens", "24"]] {
+        let args = [&["--keep", "text,text=copy,year"], args].concat();
+        let lines = written(folder, "out.jsonl", &args);
+        let rows: Vec<Value> =
+            lines.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect();
+        for row in &rows {
+            assert_eq!(row["text"], slice(&texts[number(row, "index")], row), "{args:?}");
+            assert_eq!((&row["copy"], row["year"].is_u64()), (&row["text"], true));
+        }
+        assert!(rows.iter().any(|row| number(row, "chunk") > 5));
+    }
+    let embed = |args: &[&str]| {
+        let mut command = sconce();
+        command.current_dir(folder).args(["embed", "-q", "-m"]).arg(fixture("bert-tiny")).args(args);
+        let done = command.output().unwrap();
+        assert!(done.status.success(), "{}", stderr(&done));
+        done
+    };
+    embed(&["-i", "corpus.jsonl", "--keep", "text=body", "-o", "whole.parquet"]);
+    let common = ["-i", "whole.parquet", "--text-field", "body", "--chunk", "12", "--output-format"];
+    let keep = ["jsonl", "--keep", "text,body"];
+    for row in support::rows(&embed(&[&common[..], &keep].concat())) {
+        let text = &texts[number(&row, "index")];
+        assert_eq!((&row["text"], &row["body"]), (&json!(slice(text, &row)), &json!(text)));
+    }
+}
+
+/// The rows of a file without the lines of its chunks, as earlier releases wrote it.
+fn without_lines(folder: &Path, name: &str) -> PathBuf {
+    let path = folder.join(format!("old-{name}"));
+    let file = File::open(folder.join(name)).unwrap();
+    if name.ends_with("parquet") {
+        let reader = ParquetRecordBatchReaderBuilder::try_new(file).unwrap().build().unwrap();
+        let batches: Vec<RecordBatch> = reader.map(Result::unwrap).collect();
+        let fields = batches[0].schema_ref().fields().clone();
+        let kept: Vec<usize> = (0..fields.len())
+            .filter(|i| !["line", "end_line"].contains(&fields[*i].name().as_str()))
+            .collect();
+        let schema = Arc::new(batches[0].schema_ref().project(&kept).unwrap());
+        let mut writer = ArrowWriter::try_new(File::create(&path).unwrap(), schema, None).unwrap();
+        batches.iter().for_each(|batch| writer.write(&batch.project(&kept).unwrap()).unwrap());
+        writer.close().unwrap();
+        return path;
+    }
+    let rows = std::io::read_to_string(file).unwrap();
+    let rows: String = rows
+        .lines()
+        .map(|line| {
+            let mut row: Value = serde_json::from_str(line).unwrap();
+            ["line", "end_line"]
+                .iter()
+                .for_each(|name| drop(row.as_object_mut().unwrap().shift_remove(*name)));
+            format!("{row}\n")
+        })
+        .collect();
+    fs::write(&path, rows).unwrap();
+    path
+}
+
+#[test]
+fn files_without_lines_are_searched_and_otherwise_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    corpus(folder, 6);
+    let sentence =
+        ["has chunks without their lines (line, end_line)", "embed the texts again into a new file"];
+    for name in ["out.jsonl", "out.parquet"] {
+        written(folder, name, &["--append"]);
+        let old = without_lines(folder, name);
+        let old = old.file_name().unwrap().to_str().unwrap();
+        assert_fails(&command(folder, old, &["--append"]), 1, &sentence);
+        let search = |name: &str| {
+            let mut command = sconce();
+            command.current_dir(folder).args([
+                "search",
+                "-q",
+                name,
+                "lamp",
+                "--output-format",
+                "jsonl",
+                "-m",
+            ]);
+            support::rows(&command.arg(fixture("bert-tiny")).output().unwrap())
+        };
+        let mut expected = search(name);
+        assert!(expected.iter().all(|row| row["line"].is_u64() && row["end_line"].is_u64()));
+        for row in &mut expected {
+            ["line", "end_line"]
+                .iter()
+                .for_each(|name| drop(row.as_object_mut().unwrap().shift_remove(*name)));
+        }
+        assert_eq!(search(old), expected, "{name}");
+        let mut merge = sconce();
+        merge.current_dir(folder).args(["merge", &format!("all-{name}"), old, old]);
+        if name == "out.parquet" {
+            assert_fails(&merge.output().unwrap(), 1, &sentence);
+        }
+    }
 }

@@ -68,7 +68,7 @@ const OWNED: &[(&str, &[&str])] = &[
     ("tokio", &["serve"]),
     ("tokio_rustls", &["serve"]),
     ("base64", &["figure", "text", "serve"]),
-    ("unicode_width", &["figure"]),
+    ("unicode_width", &["figure", "run"]),
     ("unicode_segmentation", &["text"]),
     ("safetensors", &["checkpoint", "formats"]),
     ("hf_hub", &["hub"]),

@@ -54,6 +54,7 @@ mod resume;
 mod row_cache;
 mod same_vector;
 mod search;
+mod search_texts;
 mod serve;
 mod serve_errors;
 mod serve_faults;

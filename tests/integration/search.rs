@@ -467,7 +467,7 @@ fn several_files_are_searched_as_one() {
         assert_eq!(search_rows(Path::new(&files[0]), &more), search_rows(Path::new(&files[0]), &named));
         fs::remove_dir_all(&shards).and_then(|()| fs::create_dir(&shards)).unwrap();
     }
-    assert_fails(&search(&shards, ["lamp"]), 1, &["shards is a directory without vector files"]);
+    assert_fails(&search(&shards, ["lamp"]), 2, &["shards is a directory without files"]);
     let other = embedded(folder.path(), "other.parquet", &["--pooling", "max"]);
     let mixed: Vec<String> = ["npy", "parquet", "jsonl"]
         .map(|format| embedded(folder.path(), &format!("mixed.{format}"), &[]).display().to_string())
@@ -630,9 +630,8 @@ fn files_that_are_no_vector_files_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let queries = stored("queries.npy");
     let args = ["--query-vectors", queries.to_str().unwrap()];
-    let refused: [(&str, &[u8], &str); 7] = [
+    let refused: [(&str, &[u8], &str); 6] = [
         ("empty.npy", b"", "is empty"),
-        ("text.txt", b"a lamp\nin the window\n", "is not a vector file"),
         ("table.csv", b"id,text\n1,a lamp\n", "is not a vector file"),
         ("texts.jsonl", b"{\"text\":\"a lamp\"}\n", "field \"embedding\""),
         ("packed.jsonl.gz", b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x00", "is compressed"),
@@ -646,7 +645,7 @@ fn files_that_are_no_vector_files_are_refused() {
     }
     assert_fails(&search(&folder.path().join("absent.npy"), args), 1, &["absent.npy", "check the path"]);
     let empty = tempfile::tempdir().unwrap();
-    assert_fails(&search(empty.path(), args), 1, &["directory without vector files"]);
+    assert_fails(&search(empty.path(), args), 2, &["is a directory without files"]);
 }
 
 #[test]
@@ -681,7 +680,7 @@ fn options_that_contradict_each_other_are_refused() {
         (&["a", "--weights", "softmax", "--value-field", "colour"], "columns: "),
         (
             &["part-2.npy", "--queries", "q.txt"],
-            "\"part-2.npy\" is not a vector file but a query, and --queries reads",
+            "\"part-2.npy\" is not a file but a query, and --queries reads",
         ),
         (&["a", "--text-field", "q"], "--text-field"),
         (&["a", "-k", "0"], "-k"),

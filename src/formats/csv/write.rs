@@ -1,7 +1,7 @@
-//! Comma-separated values with a header: `index`, `id` if rows have ids, `chunk`, `start` and `end` if rows
-//! are chunks, `tokens`, `truncated`, the kept columns, and the content: for vectors `scale` for `int8`, and
-//! the elements as `e0`, `e1` and so on, or the vector as `[0.1,0.2]` in a column whose name the user has
-//! chosen; for scores `rank` if rows are sorted, and `score`; for labels
+//! Comma-separated values with a header: `index`, `id` if rows have ids, the columns of [`Span`] if rows are
+//! chunks, `tokens`, `truncated`, the kept columns, and the content: for vectors `scale` for `int8`, and the
+//! elements as `e0`, `e1` and so on, or the vector as `[0.1,0.2]` in a column whose name the user has chosen;
+//! for scores `rank` if rows are sorted, and `score`; for labels
 //! `labels`, for masks `masks`, for sparse vectors `weights`, for entities `entities`, for answers `answers`
 //! and `no_answer`, lists and maps as JSON. Null is an empty field.
 

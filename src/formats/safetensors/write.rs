@@ -1,5 +1,5 @@
-//! A safetensors file with a tensor `embeddings` `(N, D)`. If rows are chunks of texts, int64 tensors
-//! `index`, `chunk`, `start` and `end` `(N)` locate the chunk of each row.
+//! A safetensors file with a tensor `embeddings` `(N, D)`. If rows are chunks of texts, int64 tensors `(N)`,
+//! `index` and those of [`Span`], locate the chunk of each row.
 
 use std::io::{SeekFrom, Write};
 

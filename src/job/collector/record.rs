@@ -96,14 +96,20 @@ impl Collector {
 
     /// Writes the rows of an encoded record, or of a part of it.
     fn write_rows(&mut self, record: RecordMeta, rows: &[TaskRow]) -> Result<()> {
-        let RecordMeta { location, mut id, mut kept, hash, outcome, query, is_last, .. } = record;
+        let RecordMeta { location, mut id, mut kept, chunk_texts, hash, outcome, query, is_last, .. } =
+            record;
         let Outcome::Encoded { tokens, truncated_tokens, sequences, has_chunks } = outcome else {
             return Ok(());
         };
         let index = self.place.cursor.entries;
         self.complete_columns(&location, &mut id, &mut kept, hash)?;
         let rows_before = self.stats.rows;
+        let mut texts = chunk_texts.texts.into_iter();
         for row in rows {
+            if let Some(text) = texts.next() {
+                let kept = Arc::make_mut(&mut kept);
+                chunk_texts.fields.iter().for_each(|field| kept[*field] = text.clone());
+            }
             let kept_row = Row {
                 index,
                 id: id.as_ref(),

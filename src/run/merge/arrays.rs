@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 
-use crate::formats::Writer;
+use crate::formats::{Writer, has_no_lines};
 use crate::neighbours::{Block, Elements};
 use crate::neighbours::{Representation, SparseVector};
 use crate::rows::columns::OF_CHUNKS;
@@ -88,7 +88,9 @@ fn append(writer: &mut Writer, file: &VectorFile, chunks: bool) -> Result<()> {
         let spans = file.values(&rows, &columns)?;
         for ((content, span), row) in contents.iter().zip(&spans).zip(&rows) {
             let (index, chunk) = match span.iter().map(integer).collect::<Vec<_>>()[..] {
-                [index, chunk, start, end] => (index, Some(Span { chunk, start, end })),
+                [index, chunk, start, end, line, end_line] => {
+                    (index, Some(Span { chunk, start, end, line, end_line }))
+                }
                 _ => (*row as u64, None),
             };
             writer.write(&Row { index, id: None, chunk, tokens: 0, truncated: false, kept: &[], content })?;
@@ -101,6 +103,9 @@ fn append(writer: &mut Writer, file: &VectorFile, chunks: bool) -> Result<()> {
 fn chunk_columns(file: &VectorFile) -> Result<Vec<usize>> {
     let find = |name: &&str| file.columns().iter().position(|column| column.name == **name);
     let found: Vec<usize> = OF_CHUNKS.iter().filter_map(find).collect();
+    if file.columns().iter().map(|column| column.name.as_str()).eq(OF_CHUNKS[..4].iter().copied()) {
+        bail!(has_no_lines(file.name()));
+    }
     if found.len() < OF_CHUNKS.len() || file.columns().len() > OF_CHUNKS.len() {
         bail!("{} has tensors that sconce does not write; pass files that sconce wrote", file.name());
     }

@@ -99,7 +99,7 @@ fn output_metadata(
 fn file_records(options: &RecordOptions) -> Result<Option<FileRecords>> {
     let Some(append) = &options.append else { return Ok(None) };
     let Some(path) = &append.file else { return Ok(Some(FileRecords::default())) };
-    FileRecords::read(path, options.format).map(Some)
+    FileRecords::read(path, options.format, options.chunks).map(Some)
 }
 
 /// The schema of the output, before the types of the columns of fields are inferred from the first records.

@@ -71,7 +71,7 @@ impl ResolvedOptions {
     }
 
     /// What a run that resumes this one must share, by the names of the options.
-    pub(super) fn identity(&self) -> RunIdentity {
+    pub(in crate::run) fn identity(&self) -> RunIdentity {
         let entry = |resolved: &Resolved| {
             let value = match &resolved.value {
                 Value::Name(name) => name.clone(),

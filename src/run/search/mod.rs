@@ -1,18 +1,23 @@
-//! `sconce search`: the nearest neighbours of queries in a vector file.
+//! `sconce search`: the nearest neighbours of queries in a vector file, or among the chunks of texts, which
+//! are embedded before: a view over `embed` and over the search of vectors.
 
 mod compatibility;
 mod options;
+mod places;
 mod queries;
 mod results;
 mod scan;
+mod skipped;
+mod texts;
 mod weights;
 
-use std::path::PathBuf;
+use std::path::Path;
 
-use anyhow::{Result, bail};
+use anyhow::{Error, Result, bail};
 
-pub use options::{Queries, Rescore, SearchOptions};
+pub use options::{Queries, Rescore, SearchOptions, Searched};
 pub(super) use scan::warn_of_missing;
+pub use texts::{CHUNK_TOKENS, SearchedTexts, TextCache};
 pub use weights::{NeighbourWeights, WeightKind};
 
 use crate::error::UsageError;
@@ -26,11 +31,18 @@ use queries::QueryVectors;
 
 /// Runs `sconce search`.
 pub fn search(options: &SearchOptions) -> Result<()> {
-    let file = VectorFile::open_all(&options.vectors, VectorField::named(options.vector_field.as_deref()))?;
+    let (file, output) = match &options.searched {
+        Searched::Vectors(_) => (open_vectors(options)?, None),
+        Searched::Texts(texts) => {
+            let output = open_output(options)?;
+            options.console.detail(format!("{} is searched as texts", texts.name));
+            (texts::embed(options, texts)?, Some(output))
+        }
+    };
     check_options(options, &file)?;
     let rescored = options.rescore.as_ref();
     let rescored = rescored.map(|rescore| open_rescored(options, rescore, &file)).transpose()?;
-    let output = open_output(options)?;
+    let output = output.map_or_else(|| open_output(options), Ok)?;
     let shown = results::ShownColumns::new(options, &file)?;
     let QueryVectors { vectors, ids, similarity, read } = queries::embed(options, &file)?;
     let lock = output.check("--output", &read)?;
@@ -49,6 +61,27 @@ pub fn search(options: &SearchOptions) -> Result<()> {
     let found = scan::nearest(options, &file, rescored.as_ref(), similarity, &vectors)?;
     drop(vectors);
     results::write(options, &file, &lock, &shown, &ids, found)
+}
+
+/// Opens the vector files.
+fn open_vectors(options: &SearchOptions) -> Result<VectorFile> {
+    let paths = options.searched.paths();
+    let file = VectorFile::open_all(&paths, VectorField::named(options.vector_field.as_deref()));
+    let file = file.map_err(|error| match paths[..] {
+        // Such a file may be one of texts.
+        [path] if is_text_format(path) && !error.is::<UsageError>() => {
+            Error::msg(format!("{error}, or --texts to search the file as a text"))
+        }
+        _ => error,
+    })?;
+    options.console.detail(format!("{} is searched as vectors", file.name()));
+    Ok(file)
+}
+
+/// Whether a file of this name may hold vectors as text.
+fn is_text_format(path: &Path) -> bool {
+    let extension = path.extension().unwrap_or_default().to_string_lossy().to_lowercase();
+    path.is_file() && ["jsonl", "ndjson", "csv"].contains(&&*extension)
 }
 
 /// Refuses options that do not apply to a file with sparse vectors or one vector per token.
@@ -93,8 +126,8 @@ fn open_output(options: &SearchOptions) -> Result<UncheckedOutput> {
     let output = OutputLock::acquire(&options.output)?;
     output.sidecars().map_or(Ok(()), refuse_interrupted)?;
     let rescored = options.rescore.as_ref().map(|rescore| rescore.path.as_path());
-    let vectors = options.vectors.iter().map(PathBuf::as_path);
-    let read = vectors.chain(rescored).chain(options.queries.paths());
+    let searched = options.searched.paths().into_iter();
+    let read = searched.chain(rescored).chain(options.queries.paths());
     output.refuse("--output", &ReadFiles::new(read, "an input"))?;
     Ok(output)
 }

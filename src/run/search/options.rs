@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use super::texts::SearchedTexts;
 use super::weights::NeighbourWeights;
 use crate::formats::TableFormat;
 use crate::input::{Fields, InputPath, Source};
@@ -14,8 +15,8 @@ use crate::vectors::VectorField;
 
 /// The options of `sconce search`.
 pub struct SearchOptions {
-    /// The vector files, which are searched as one.
-    pub vectors: Vec<PathBuf>,
+    /// What is searched.
+    pub searched: Searched,
     /// The field of their vectors, if the user chose one.
     pub vector_field: Option<String>,
     /// The queries.
@@ -50,6 +51,33 @@ impl SearchOptions {
     /// The field of the vectors in a file beside the vector files, which may be of another format.
     pub(super) fn other_vector_field(&self) -> VectorField<'_> {
         self.vector_field.as_deref().map_or(VectorField::Auto, VectorField::IfPresent)
+    }
+}
+
+/// What is searched.
+pub enum Searched {
+    /// Vector files, which are searched as one.
+    Vectors(Vec<PathBuf>),
+    /// The chunks of texts.
+    Texts(SearchedTexts),
+}
+
+impl Searched {
+    /// The files that are read.
+    pub(super) fn paths(&self) -> Vec<&Path> {
+        match self {
+            Searched::Vectors(paths) => paths.iter().map(PathBuf::as_path).collect(),
+            // A file that the output would replace is left out.
+            Searched::Texts(_) => Vec::new(),
+        }
+    }
+
+    /// The texts, if it is texts.
+    pub(super) fn texts(&self) -> Option<&SearchedTexts> {
+        match self {
+            Searched::Vectors(_) => None,
+            Searched::Texts(texts) => Some(texts),
+        }
     }
 }
 

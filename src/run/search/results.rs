@@ -3,20 +3,23 @@
 use anyhow::{Result, bail};
 use serde_json::Value;
 
-use super::SearchOptions;
 use super::weights::{number, weighted_mean};
+use super::{SearchOptions, Searched, places};
 use crate::error::UsageError;
 use crate::formats::{TableFormat, TableWriter};
 use crate::neighbours::Neighbour;
 use crate::rows::columns::{
-    CHUNK, END, ID, INDEX, NEIGHBOURS, QUERY, QUERY_ID, RANK, SCORE, START, VALUE, WEIGHT,
+    CHUNK, END, END_LINE, FILE, ID, INDEX, LINE, NEIGHBOURS, QUERY, QUERY_ID, RANK, SCORE, START, VALUE,
+    WEIGHT,
 };
 use crate::rows::{ColumnType, FieldValue, KeptColumn};
 use crate::store::OutputLock;
 use crate::vectors::VectorFile;
 
 /// Columns of a vector file that locate a row, in the order in which they are shown.
-const LOCATION: [&str; 5] = [INDEX, ID, CHUNK, START, END];
+const LOCATION: [&str; 7] = [INDEX, ID, CHUNK, START, END, LINE, END_LINE];
+/// Columns that locate a chunk of a text.
+const PLACE: [&str; 3] = [FILE, LINE, END_LINE];
 /// Columns that a search adds.
 const OWN: [&str; 5] = [QUERY, QUERY_ID, RANK, SCORE, WEIGHT];
 /// Neighbours whose columns are read together.
@@ -40,7 +43,13 @@ impl ShownColumns {
     pub(super) fn new(options: &SearchOptions, file: &VectorFile) -> Result<Self> {
         let columns = file.columns();
         let find = |name: &str| columns.iter().position(|column| column.name == name);
-        let is_kept = |name: &str| !LOCATION.contains(&name);
+        // Where rows are no chunks, `line` is a kept column.
+        let location = match options.searched {
+            Searched::Texts(_) => &PLACE[..],
+            Searched::Vectors(_) if find(END_LINE).is_some() => &LOCATION[..],
+            Searched::Vectors(_) => &LOCATION[..5],
+        };
+        let is_kept = |name: &str| !location.contains(&name);
         let kept = match &options.keep {
             Some(names) => {
                 let names = names.iter().filter(|name| is_kept(name));
@@ -60,7 +69,7 @@ impl ShownColumns {
         }
         let value =
             options.value_field.as_ref().map(|field| file.column(field, "--value-field")).transpose()?;
-        let location = LOCATION.into_iter().filter_map(find).collect();
+        let location = location.iter().filter_map(|name| find(name)).collect();
         Ok(ShownColumns { location, kept, value })
     }
 }
@@ -74,6 +83,9 @@ pub(super) fn write(
     ids: &Option<Vec<Value>>,
     found: Vec<Vec<Neighbour>>,
 ) -> Result<()> {
+    if let (Some(texts), TableFormat::Text, None) = (options.searched.texts(), options.format, shown.value) {
+        return places::write(options, texts, file, lock, &found);
+    }
     let mut rows = Rows { options, file, shown, ids, queries: found.len(), writer: None, lock };
     let mut group: Vec<(usize, Vec<Neighbour>)> = Vec::new();
     let mut held = 0;
@@ -204,7 +216,8 @@ impl Rows<'_> {
             (self.file.columns()[indices[at]].clone(), rows.clone().map(of_row).collect())
         };
         let mut location: Vec<Column> = (0..location.len()).map(column).collect();
-        if location.first().is_none_or(|(column, _)| column.name != LOCATION[0]) {
+        let is_text = self.options.searched.texts().is_some();
+        if !is_text && location.first().is_none_or(|(column, _)| column.name != LOCATION[0]) {
             location.insert(0, integers(LOCATION[0], rows.clone()));
         }
         Ok((location, (self.shown.location.len()..indices.len()).map(column).collect()))

@@ -144,7 +144,7 @@ fn expansion_token(loaded: &Loaded, expansion: &QueryExpansion) -> Result<u32> {
 
 /// The maximum tokens of a text of this role: `--max-length`, else the model's own, at most the number of
 /// positions that have a table.
-fn max_length(loaded: &Loaded, config: &MultiVector, role: Role) -> Result<usize> {
+pub(super) fn max_length(loaded: &Loaded, config: &MultiVector, role: Role) -> Result<usize> {
     let (limit, positions) = (&loaded.max_length, loaded.encoders[0].spec().position_limit());
     if limit.file.is_none() {
         return Ok(limit.tokens);

@@ -13,6 +13,7 @@ use anyhow::Result;
 
 use finishing::Finishing;
 pub use late_interaction::LateInteraction;
+pub use resolve::document_limit;
 pub use texts::EmbeddedTexts;
 
 use super::model_task::ModelTask;
@@ -99,14 +100,16 @@ impl Embedder {
     fn chunks(&self, text: &str, reading: &Reading, chunking: Chunking) -> Result<Vec<Sequence>> {
         let Reading { prompt, tokenizer, .. } = reading;
         let pieces = text::split(tokenizer, prompt, text, chunking)?;
-        let (mut byte, mut character) = (0, 0);
+        let (mut byte, mut character, mut line) = (0, 0, 1);
         let mut chunks = pieces.iter().zip(0..).map(|(piece, index)| {
             let Range { start, end } = piece.range;
             // Chunks are sorted by their first characters and can overlap.
             character += text[byte..start].chars().count() as u64;
+            line += line_breaks(&text[byte..start]);
             byte = start;
             let characters = character..character + text[start..end].chars().count() as u64;
-            Chunk { index, characters, tokens: 0..piece.tokens.ids.len() }
+            let lines = line..=line + line_breaks(&text[start..end]);
+            Chunk { index, characters, lines, tokens: 0..piece.tokens.ids.len() }
         });
         if !chunking.late {
             let chunks: Vec<Chunk> = chunks.collect();
@@ -372,7 +375,14 @@ fn check_prompt_has_room(tokenizer: &Tokenizer, prompt: &str) -> Result<(), Toke
 }
 
 fn span(chunk: &Chunk) -> Span {
-    Span { chunk: chunk.index, start: chunk.characters.start, end: chunk.characters.end }
+    let Chunk { index, ref characters, ref lines, .. } = *chunk;
+    let (line, end_line) = (*lines.start(), *lines.end());
+    Span { chunk: index, start: characters.start, end: characters.end, line, end_line }
+}
+
+/// The number of line breaks in a text.
+fn line_breaks(text: &str) -> u64 {
+    memchr::memchr_iter(b'\n', text.as_bytes()).count() as u64
 }
 
 /// The pooled tokens of each chunk in a batch. `prompt_tokens` of each sequence are excluded; a chunk with no

@@ -2,10 +2,12 @@
 
 use anyhow::{Result, bail};
 
+use super::late_interaction::max_length;
 use super::{Embedder, Finishing, LateInteraction};
 use crate::engine::RowOptions;
 use crate::error::UsageError;
 use crate::load::{Loaded, Steps};
+use crate::model::modules::Role;
 use crate::model::static_embedding::StaticLayout;
 use crate::nn::{EncoderSpec, Pool, Pooling};
 use crate::sys::console::Console;
@@ -86,6 +88,22 @@ impl Embedder {
             late_interaction,
             unknown_token,
         })
+    }
+}
+
+/// The maximum tokens of a document of an embedding model, and so of a chunk.
+///
+/// # Errors
+/// If the limit leaves no room for a text: a usage error.
+pub fn document_limit(loaded: &Loaded) -> Result<usize> {
+    match &loaded.modules.multi_vector {
+        Some(config) if loaded.steps.pooling == Pooling::MultiVector => {
+            max_length(loaded, config, Role::Document)
+        }
+        _ => {
+            let lengths = loaded.role_lengths();
+            Ok(lengths.map_or(loaded.max_length.tokens, |lengths| lengths[Role::Document as usize]))
+        }
     }
 }
 
