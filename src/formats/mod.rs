@@ -40,6 +40,7 @@ mod tables;
 mod writer;
 
 pub use array::Array;
+pub use arrow::write::write_arrow_rows;
 pub use check::{already_a_column, check};
 pub use concatenate::concatenate;
 pub use error::ReadError;

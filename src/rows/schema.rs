@@ -28,6 +28,19 @@ pub struct OutputSchema {
 }
 
 impl OutputSchema {
+    /// The schema of rows of whole texts, without ids and other columns of their records.
+    pub fn of_rows(format: OutputFormat, content: ContentType) -> Self {
+        OutputSchema {
+            format,
+            content,
+            chunks: false,
+            ids: None,
+            kept: Vec::new(),
+            metadata: FileMetadata::default(),
+            follows_batches: false,
+        }
+    }
+
     /// Whether a row that had NaN or infinite numbers can be recognised.
     pub fn preserves_non_finite(&self) -> bool {
         self.content.preserves_non_finite(self.format)

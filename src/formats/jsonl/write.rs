@@ -17,8 +17,7 @@ use crate::rows::columns::{
     TOKENS, TRUNCATED, WEIGHTS,
 };
 use crate::rows::{
-    Content, ContentType, FieldValue, FileMetadata, KeptColumn, OutputFormat, OutputSchema, Row, Span,
-    StoredVector,
+    Content, ContentType, FieldValue, KeptColumn, OutputFormat, OutputSchema, Row, Span, StoredVector,
 };
 
 /// Encodes rows as JSON Lines.
@@ -55,15 +54,7 @@ pub(crate) fn append_object(bytes: &mut Vec<u8>, columns: &[KeptColumn], row: &[
 
 /// Writes rows as a JSON array of the objects that JSON Lines has.
 pub fn write_json_rows(rows: &[Row], content: &ContentType, bytes: &mut Vec<u8>) {
-    let schema = OutputSchema {
-        format: OutputFormat::Jsonl,
-        content: *content,
-        chunks: false,
-        ids: None,
-        kept: Vec::new(),
-        metadata: FileMetadata::default(),
-        follows_batches: false,
-    };
+    let schema = OutputSchema::of_rows(OutputFormat::Jsonl, *content);
     let rows: Vec<JsonRow> = rows.iter().map(|row| JsonRow { row, schema: &schema }).collect();
     serde_json::to_writer(bytes, &rows).expect("writing to memory does not fail, and keys are strings")
 }
