@@ -8,6 +8,7 @@ INPUT and OUTPUT are directories. OUTPUT gets the columns of INPUT, which has th
 import argparse
 
 import daft
+import pyarrow as pa
 from daft import DataType, Series
 from sconce_embed import Embedder
 
@@ -28,7 +29,8 @@ class Embed:
     # A sconce that dies is an exception, after which Daft tries the batch again.
     @daft.method.batch(return_dtype=DataType.list(DataType.float32()), batch_size=4096, max_retries=3)
     def __call__(self, texts: Series) -> Series:
-        return Series.from_arrow(self.embedder.embed(texts.to_arrow()))
+        vectors = self.embedder.embed(texts.to_arrow())
+        return Series.from_arrow(pa.FixedSizeListArray.from_arrays(vectors.ravel(), vectors.shape[1]))
 
 
 frame = daft.read_parquet(args.input + "/*.parquet")

@@ -21,7 +21,8 @@ def embed(frame, model):
     if not hasattr(worker, "embedder"):
         worker.embedder = Embedder(model, threads=worker.state.nthreads)
     vectors = worker.embedder.embed(frame["text"])
-    return frame.assign(embedding=pd.Series(vectors.cast(VECTORS.pyarrow_dtype), index=frame.index, dtype=VECTORS))
+    column = pa.FixedSizeListArray.from_arrays(vectors.ravel(), vectors.shape[1]).cast(VECTORS.pyarrow_dtype)
+    return frame.assign(embedding=pd.Series(column, index=frame.index, dtype=VECTORS))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ INPUT and OUTPUT are directories. OUTPUT gets the columns of INPUT, which has th
 
 import argparse
 
+import pyarrow as pa
 import ray
 from sconce_embed import Embedder, SconceError
 
@@ -16,7 +17,8 @@ class Embed:
         self.embedder = Embedder(model, threads=threads)
 
     def __call__(self, table):
-        return table.append_column("embedding", self.embedder.embed(table["text"]))
+        vectors = self.embedder.embed(table["text"])
+        return table.append_column("embedding", pa.FixedSizeListArray.from_arrays(vectors.ravel(), vectors.shape[1]))
 
 
 parser = argparse.ArgumentParser()

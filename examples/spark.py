@@ -20,8 +20,9 @@ model = sys.argv[3] if len(sys.argv) > 3 else None
 def embed(batches):
     with Embedder(model, threads=TaskContext.get().cpus()) as embedder:
         for batch in batches:
-            vectors = embedder.embed(batch.column("text")).cast(pa.list_(pa.float32()))
-            yield pa.RecordBatch.from_arrays([*batch.columns, vectors], names=[*batch.schema.names, "embedding"])
+            vectors = embedder.embed(batch.column("text"))
+            column = pa.FixedSizeListArray.from_arrays(vectors.ravel(), vectors.shape[1]).cast(pa.list_(pa.float32()))
+            yield pa.RecordBatch.from_arrays([*batch.columns, column], names=[*batch.schema.names, "embedding"])
 
 
 session = SparkSession.builder.appName("sconce").getOrCreate()

@@ -3,10 +3,16 @@
     from sconce_embed import Embedder
 
     with Embedder("BAAI/bge-small-en-v1.5") as embedder:
-        vectors = embedder.embed(["a lamp", "a light"])     # pyarrow.FixedSizeListArray
+        vectors = embedder.embed(["a lamp", "a light"])     # numpy (2, 384)
 """
 
+from ._attention import Attention
 from ._command import SconceError, find_command, run_command
-from ._embedder import Embedder
+from ._embedder import Embedder, Ranked, TokenVectors
+from ._reports import TruncationWarning
+from ._tasks import Classifier, Reranker, Tagger
 
-__all__ = ["Embedder", "SconceError", "find_command", "run_command"]
+__all__ = [
+    "Attention", "Classifier", "Embedder", "Ranked", "Reranker", "SconceError", "Tagger", "TokenVectors", "TruncationWarning",
+    "find_command", "run_command",
+]

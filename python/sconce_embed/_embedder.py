@@ -1,241 +1,244 @@
-"""Vectors of texts from a child process."""
+"""Models that turn texts into vectors."""
 
-import os
-import threading
-import weakref
+from __future__ import annotations
 
-import pyarrow as pa
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
-from ._command import Child, find_command
+import numpy as np
 
-# Texts of a record batch. The rows of a batch come back at once.
-_BATCH_ROWS = 4096
-# Options that decide what goes through the pipes, or have an argument of their own.
-_RESERVED = {
-    "model", "input", "input_format", "text_field", "text_separator", "pair_field", "id_field", "keep", "include", "exclude",
-    "limit", "output", "output_format", "restart", "resume", "append", "shard", "cache", "chunk", "chunk_overlap", "chunk_late",
-    "max_memory", "verbose", "quiet", "no_progress",
-}
-_embedders = weakref.WeakSet()
+from . import _vectors
+from ._attention import Attention, attend
+from ._command import SconceError, find_command
+from ._model import Dtype, Model, Path, Side
+from ._reports import Truncations, progress_bar
+from ._search import search_files
+from ._texts import Texts, as_text, as_texts
+from ._vectors import Array
+
+if TYPE_CHECKING:
+    import scipy.sparse
+
+Role = Literal["query", "document"]
+OnLong = Literal["truncate", "error", "mean"]
+OutputDtype = Literal["f32", "f16", "binary"]
+Pooling = Literal[
+    "auto", "cls", "mean", "max", "mean-sqrt-len", "weighted-mean", "last", "pooler", "multi-vector", "splade", "lexical", "none"
+]
+_NUMPY = {"f32": np.float32, "f16": np.float16, "binary": np.int8}
+# Characters of a request whose answer has a vector per token.
+_TOKEN_CHARACTERS = 1 << 16
 
 
-class Embedder:
-    """Turns texts into vectors with a model, in a child process that lives until the embedder is closed.
+class Ranked(TypedDict):
+    """A text that was ranked: its index, and its score."""
 
-    An embedder can be used by several threads, one after another, in a process that was forked, and it can be pickled: each
-    process starts a child of its own with its first texts.
+    index: int
+    score: float
+
+
+@dataclass
+class TokenVectors:
+    """The vectors of the tokens of a text (T, D), the tokens, and the characters of the text that they are: `text[start:end]`.
+
+    Special tokens have no characters: (0, 0). A model like ColBERT leaves tokens out and adds some, so that its vectors have no tokens:
+    both lists are None.
     """
 
-    def __init__(self, model=None, *, command=None, **options):
+    vectors: Array
+    tokens: list[str] | None
+    offsets: list[tuple[int, int]] | None
+
+
+class Embedder(Model):
+    """Turns texts into vectors."""
+
+    _KIND = "embedding"
+
+    def __init__(
+        self, model: Path | None = None, *, pooling: Pooling | None = None, normalize: bool | None = None, dimensions: int | None = None,
+        prompt: str | None = None, prompt_name: str | None = None, role: Role | None = None, max_length: int | None = None,
+        truncation_side: Side | None = None, on_long: OnLong | None = None, output_dtype: OutputDtype = "f32",
+        revision: str | None = None, offline: bool = False, device: str | None = None, dtype: Dtype | None = None,
+        threads: int | None = None, max_memory: str | None = None, command: str | None = None,
+    ) -> None:
         """`model` is a directory or a model id of the Hugging Face hub; by default, the one of sconce.
 
-        `options` are those of `sconce embed`, with underscores: `prompt_name="query"`, `dimensions=256`, `threads=4`. Flags are
-        true: `normalize=True`, `no_normalize=True`. `command` is the path of sconce, by default that of `find_command()`.
+        The options are those of `sconce embed`; those of `embed()` have precedence. `command` is the path of sconce, by default that of
+        `find_command()`.
+
+        Raises SconceError if the model or an option cannot be used.
         """
-        refused = sorted(_RESERVED.intersection(options))
-        if refused:
-            raise TypeError(f"Embedder() has no option {refused[0]!r}: use the command sconce embed for it")
-        if options.get("output_dtype") == "int8":
-            raise TypeError("Embedder() has no vectors of int8, which need a scale each: use the command sconce embed for them")
-        self._model, self._command, self._options = model, command, options
-        self._arrow_type = None
-        self._after_fork()
-        _embedders.add(self)
+        if output_dtype not in _NUMPY:
+            raise SconceError(f"output_dtype is {output_dtype!r}; pass one of {', '.join(_NUMPY)}")
+        self._row_options = {"on_long": on_long, "output_dtype": None if output_dtype == "f32" else output_dtype}
+        super().__init__(
+            command, model=model, pooling=pooling, normalize=normalize, dimensions=dimensions, prompt=prompt, prompt_name=prompt_name,
+            role=role, revision=revision, offline=offline, max_length=max_length, truncation_side=truncation_side, device=device,
+            dtype=dtype, threads=threads, max_memory=max_memory,
+        )
 
-    def _after_fork(self):
-        child = getattr(self, "_child", None)
-        if child is not None:
-            child.forget()
-        # Another thread may have held the lock at the fork.
-        self._child, self._finalizer, self._lock = None, None, threading.RLock()
-
-    def __reduce__(self):
-        return _restore, (self._model, self._command, self._options)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.close()
+    def __repr__(self) -> str:
+        return (
+            f"Embedder({self.model!r}, dimensions={self.dimensions}, max_length={self.max_length}, "
+            f"similarity_fn_name={self.similarity_fn_name!r})"
+        )
 
     @property
-    def pid(self):
-        """The process id of the child; None if none is running."""
-        return self._child.pid if self._child else None
+    def dimensions(self) -> int:
+        """The dimensions of a vector, unless `embed()` is asked for fewer."""
+        return int(self._info["dimensions"])
 
-    def embed(self, texts, *, as_numpy=False):
-        """The vectors of texts, in their order: a pyarrow.FixedSizeListArray, or a numpy array (N, D).
+    @property
+    def similarity_fn_name(self) -> str:
+        """How the model's vectors are compared: cosine, dot, euclidean or manhattan; maxsim or meanmaxsim for a vector per token."""
+        return str(self._info["similarity"])
 
-        `texts` is a list of strings, a pyarrow.Array or ChunkedArray, or a pandas or polars Series. A text that an option such as
-        `on_long="skip"` leaves out has a null in place of its vector. With `pooling="none"`, each text has a list of vectors.
+    def embed(
+        self, texts: Texts, *, prompt_name: str | None = None, prompt: str | None = None, role: Role | None = None,
+        dimensions: int | None = None, normalize: bool | None = None, progress: bool | None = None,
+    ) -> Array:
+        """The vectors of texts, in their order, as an array (N, D), which is the caller's.
 
-        Raises SconceError with the sentence of sconce, and TypeError for texts that are no texts.
+        `texts` is a list of strings, a numpy array, a pyarrow Array or ChunkedArray, or a pandas or polars Series. An option that is None
+        is that of the embedder. `progress` shows a bar of tqdm, if that is installed; by default in a terminal or a notebook.
+
+        Raises SconceError with the sentence of sconce, and TypeError for texts that are no texts. Warns with TruncationWarning of
+        texts over the limit, unless `on_long` of the embedder is something else.
         """
-        batches = _batches(texts)
-        with self._lock:
-            parts = self._exchange(batches) or [pa.array([], type=self._vector_type())]
-        return _to_numpy(parts) if as_numpy else pa.concat_arrays(parts)
-
-    def close(self):
-        """Ends the child. The next texts start another one."""
-        with self._lock:
-            self._drop(Child.close)
-
-    def _vector_type(self):
-        """The type of the vectors, which a text tells if there was none yet."""
-        if self._arrow_type is None:
-            self._exchange(_batches(["a"]))
-        return self._arrow_type
-
-    def _exchange(self, batches):
-        """The vectors of each batch."""
-        if not batches:
-            return []
-        if self._child is None:
-            child = self._child = Child(self._arguments())
-            # At the end of the process, or when nothing refers to the embedder any more.
-            self._finalizer = weakref.finalize(self, _close_in, os.getpid(), child)
-        try:
-            start, parts = self._child.rows_sent, []
-            for batch, rows in zip(batches, self._child.exchange(batches)):
-                parts.append(_vectors(rows, start, batch.num_rows))
-                start += batch.num_rows
-        except BaseException:
-            # The rest of the answers would be taken for those of the next texts.
-            self._drop(Child.kill)
-            raise
-        self._arrow_type = parts[0].type
-        return parts
-
-    def _drop(self, end):
-        child, self._child = self._child, None
-        if child is not None:
-            self._finalizer.detach()
-            end(child)
-
-    def _arguments(self):
-        arguments = [self._command or find_command(), "embed", "--quiet"]
-        arguments += ["--input", "-", "--input-format", "arrow", "--output-format", "arrow"]
-        if self._model is not None:
-            arguments += ["--model", os.fspath(self._model)]
-        for name, value in self._options.items():
-            flag = "--" + name.replace("_", "-")
-            if value is True:
-                arguments.append(flag)
-            elif value is not None and value is not False:
-                # In one argument, so that a value may start with a hyphen.
-                arguments.append(f"{flag}={value}")
-        return arguments
-
-
-def _restore(model, command, options):
-    return Embedder(model, command=command, **options)
-
-
-def _close_in(pid, child):
-    if os.getpid() == pid:
-        child.close()
-
-
-def _after_fork_in_child():
-    for embedder in list(_embedders):
-        embedder._after_fork()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
-
-
-# What to pass in place of what holds texts, but is no column of them.
-_INSTEAD = {
-    "str": "put a single text into a list",
-    "bytes": "decode it, and put a single text into a list",
-    "dict": "pass list(texts.values())",
-    "set": "it has no order; pass sorted(texts)",
-    "frozenset": "it has no order; pass sorted(texts)",
-    "DataFrame": 'pass one of its columns, such as frame["text"]',
-    "LazyFrame": 'pass a column of its rows, such as frame.collect()["text"]',
-    "Table": 'pass one of its columns, such as table["text"]',
-    "RecordBatch": 'pass one of its columns, such as batch["text"]',
-}
-
-
-def _batches(texts):
-    """Texts as record batches of at most `_BATCH_ROWS` rows."""
-    texts = _column(texts)
-    if pa.types.is_null(texts.type) or pa.types.is_dictionary(texts.type):
-        texts = texts.cast(pa.large_string())
-    if not (pa.types.is_string(texts.type) or pa.types.is_large_string(texts.type) or str(texts.type) == "string_view"):
-        raise TypeError(f"embed() takes texts, not values of type {texts.type}; convert them to strings")
-    chunks = texts.chunks if isinstance(texts, pa.ChunkedArray) else [texts]
-    batches = []
-    for chunk in chunks:
-        for start in range(0, len(chunk), _BATCH_ROWS):
-            column = chunk.slice(start, _BATCH_ROWS).cast(pa.large_string())
-            batches.append(pa.RecordBatch.from_arrays([column], schema=Child.SCHEMA))
-    return batches
-
-
-def _column(texts):
-    """Texts as a pyarrow Array or ChunkedArray: a column, or a list or tuple of strings and None."""
-    if isinstance(texts, (pa.Array, pa.ChunkedArray)):
-        return texts
-    for kind in type(texts).__mro__:
-        if kind.__name__ in _INSTEAD:
-            raise TypeError(f"embed() takes a list of texts, not a {kind.__name__}; {_INSTEAD[kind.__name__]}")
-    is_list = isinstance(texts, (list, tuple))
-    if not (is_list or hasattr(texts, "dtype")):
-        raise TypeError(f"embed() takes a list of texts, not a {type(texts).__name__}; pass list(texts)")
-    if getattr(texts, "ndim", 1) != 1:
-        raise TypeError(f"embed() takes a list of texts, not an array of {texts.ndim} dimensions; pass one of its columns")
-    if is_list and not all(text is None or isinstance(text, str) for text in texts):
-        raise _not_a_text(texts)
-    try:
-        if hasattr(texts, "to_arrow"):
-            return texts.to_arrow()
-        # Inferring the type of a list takes longer than converting one text. In a series, NaN is a missing value.
-        return pa.array(texts, type=pa.large_string()) if is_list else pa.array(texts, from_pandas=True)
-    except (pa.ArrowException, ValueError, TypeError) as error:
-        raise _not_a_text(texts, error) from error
-
-
-def _not_a_text(texts, error=None):
-    """The TypeError for the first element that is no text."""
-    for i, text in enumerate(texts):
-        if isinstance(text, str):
-            try:
-                text.encode()
-            except UnicodeEncodeError as broken:
-                unit = ord(text[broken.start])
-                return TypeError(
-                    f"texts[{i}] has a lone surrogate, U+{unit:04X}, which is half of a character; "
-                    'remove it, such as with text.encode(errors="ignore").decode()'
-                )
-        elif text is not None and text == text:
-            return TypeError(f"texts[{i}] is of type {type(text).__name__}, not str; convert it to a string")
-        elif text is not None:
-            return TypeError(f"texts[{i}] is {text!r}, not a text; pass None or an empty string for a missing text")
-    return TypeError(f"embed() takes a list of texts, not a {type(texts).__name__} ({error}); pass list(texts)")
-
-
-def _vectors(rows, start, count):
-    """The vectors of a batch of `count` texts, the first of which was text `start` of the child."""
-    vectors = rows.column("embedding" if "embedding" in rows.schema.names else "embeddings")
-    if len(vectors) == count:
+        options = {"prompt_name": prompt_name, "prompt": prompt, "role": role, "dimensions": dimensions, "normalize": normalize}
+        vectors, truncations = self._embed(as_texts(texts), options, progress)
+        truncations.warn()
         return vectors
-    places = [None] * count
-    for row, index in enumerate(rows.column("index").to_pylist()):
-        places[index - start] = row
-    return vectors.take(pa.array(places, type=pa.int64()))
+
+    async def aembed(
+        self, texts: Texts, *, prompt_name: str | None = None, prompt: str | None = None, role: Role | None = None,
+        dimensions: int | None = None, normalize: bool | None = None,
+    ) -> Array:
+        """The same as `embed()`, without keeping the event loop from other work: in a thread, of which several share the model."""
+        options = {"prompt_name": prompt_name, "prompt": prompt, "role": role, "dimensions": dimensions, "normalize": normalize}
+        vectors, truncations = await asyncio.to_thread(self._embed, as_texts(texts), options, False)
+        truncations.warn()
+        return vectors
+
+    def _embed(self, texts: list[str], options: dict[str, Any], progress: bool | None) -> tuple[Array, Truncations]:
+        truncations, found, done = Truncations(), None, 0
+        with progress_bar(len(texts), progress) as bar:
+            for rows in self._rows("embed", texts, {**self._row_options, **options}, truncations):
+                part = _vectors.dense(rows)
+                if found is None:
+                    found = np.empty((len(texts), part.shape[1]), part.dtype)
+                found[done : done + len(part)] = part
+                done += len(part)
+                bar.update(len(part))
+        return self._no_vectors(options["dimensions"]) if found is None else found, truncations
+
+    def _no_vectors(self, dimensions: int | None) -> Array:
+        dtype, width = self._row_options["output_dtype"] or "f32", dimensions or self.dimensions
+        return np.empty((0, width // 8 if dtype == "binary" else width), _NUMPY[dtype])
+
+    def embed_tokens(self, texts: Texts, *, role: Role | None = None) -> list[TokenVectors]:
+        """The vectors of the tokens of each text: those of the encoder without a prompt, or those that a model like ColBERT compares.
+
+        Raises SconceError for texts over the limit.
+        """
+        texts = as_texts(texts)
+        has_own = self._info["model_type"]["embedding"]["pooling"] == "multi-vector"
+        options = {"on_long": "error", "role": role}
+        if not has_own:
+            options.update({"prompt": "", "pooling": "none"})
+        rows = self._rows("embed", texts, options, Truncations(), characters=_TOKEN_CHARACTERS)
+        vectors = [part for table in rows for part in _vectors.per_token(table)]
+        if has_own:
+            return [TokenVectors(part, None, None) for part in vectors]
+        tokens = (_tokens(text, found) for text, found in zip(texts, self._tokens(texts)))
+        return [TokenVectors(part, *found) for part, found in zip(vectors, tokens)]
+
+    def embed_sparse(self, texts: Texts, *, role: Role | None = None) -> scipy.sparse.csr_matrix:
+        """The sparse vectors of texts over the vocabulary, as a CSR matrix (N, V), of a model like SPLADE or with `pooling="lexical"`.
+
+        Needs SciPy.
+        """
+        from scipy.sparse import csr_matrix
+
+        texts, truncations = as_texts(texts), Truncations()
+        ends, indices, values = [np.zeros(1, np.int64)], [np.empty(0, np.int32)], [np.empty(0, np.float32)]
+        for rows in self._rows("embed", texts, {"on_long": self._row_options["on_long"], "role": role}, truncations):
+            if "indices" not in rows.schema.names:
+                raise SconceError(f"{self.model} gives dense vectors; call embed()")
+            columns = [rows[name].combine_chunks() for name in ("indices", "values")]
+            ends.append(ends[-1][-1] + np.cumsum(_vectors.values(columns[0].value_lengths()), dtype=np.int64))
+            indices.append(_vectors.values(columns[0].flatten()))
+            values.append(_vectors.values(columns[1].flatten()))
+        truncations.warn()
+        arrays = np.concatenate(values), np.concatenate(indices), np.concatenate(ends)
+        return csr_matrix(arrays, shape=(len(texts), self.dimensions))
+
+    def similarity(self, a: Texts | Array, b: Texts | Array | None = None) -> Array:
+        """The similarity of each of `a` with each of `b` (by default `a`), which are texts or arrays of vectors, as an array (A, B)."""
+        first = self._array(a)
+        return _vectors.scores(first, first if b is None else self._array(b), self.similarity_fn_name)
+
+    def _array(self, of: Texts | Array, role: Role | None = None) -> Array:
+        array = _vectors.as_array(of)
+        return self.embed(of, role=role) if array is None else array
+
+    def search(
+        self, queries: Texts | Array, corpus: Array | Path | Sequence[Path], *, k: int = 10
+    ) -> list[list[dict[str, Any]]]:
+        """The `k` nearest neighbours of each query, best first: dictionaries with `index` and `score`.
+
+        `queries` are texts or an array of vectors. `corpus` is an array of vectors, or one or several files of `sconce embed`, whose other
+        columns are in the dictionaries, too; files that another model made are refused. Every row is scored.
+        """
+        if k < 1:
+            raise ValueError(f"k is {k}; pass a number from 1 on")
+        if isinstance(corpus, np.ndarray):
+            return _vectors.nearest(self._array(queries, "query"), corpus, k, self.similarity_fn_name)
+        vectors = _vectors.as_array(queries)
+        options = {name: value for name, value in self._options.items() if name != "max_memory"}
+        return search_files(self._command or find_command(), options, as_texts(queries) if vectors is None else vectors, corpus, k)
+
+    def rerank(self, query: str, texts: Texts, *, top_k: int | None = None) -> list[Ranked]:
+        """The texts by their similarity with the query, best first: of vectors, of sparse vectors, or of those of tokens."""
+        truncations, found = Truncations(), list[Ranked]()
+        for answer, start, end in self._ask("/rerank", as_texts(texts), {"query": as_text(query, "query"), "truncate": True}):
+            truncations.add(answer, start, end)
+            found += [Ranked(index=start + hit["index"], score=hit["score"]) for hit in json.loads(answer.body)]
+        truncations.warn()
+        return ranked(found, top_k)
+
+    def attend(
+        self, text: str, pair: str | None = None, *, layer: int | None = None, head: int | None = None, mean: bool = False,
+        rollout: bool = False,
+    ) -> Attention:
+        """The attention weights of a text or a pair of texts: of all layers and heads, or of those that are chosen.
+
+        Runs `sconce attend`, which loads the model again.
+        """
+        texts = [as_text(text, "text"), *([] if pair is None else [as_text(pair, "pair")])]
+        chosen = {"layer": layer, "head": head, "mean": mean, "rollout": rollout}
+        names = ("model", "revision", "offline", "max_length", "threads", "prompt", "prompt_name")
+        options = {name: self._options[name] for name in names}
+        return attend(self._command or find_command(), {**options, **chosen}, texts)
 
 
-def _to_numpy(parts):
-    """The vectors of all parts in one array, which can be written to."""
-    import numpy as np
+def ranked(found: list[Ranked], top_k: int | None) -> list[Ranked]:
+    """Texts by their scores, best first, and of equal scores the first."""
+    return sorted(found, key=lambda hit: (-hit["score"], hit["index"]))[:top_k]
 
-    if not pa.types.is_fixed_size_list(parts[0].type):
-        raise TypeError("vectors per token have no common shape; leave as_numpy out")
-    missing = sum(part.null_count for part in parts)
-    if missing:
-        raise ValueError(f"{missing} texts have no vector, which numpy cannot represent; leave as_numpy out")
-    return np.concatenate([part.flatten().to_numpy().reshape(len(part), part.type.list_size) for part in parts])
+
+def _tokens(text: str, found: list[dict[str, Any]]) -> tuple[list[str], list[tuple[int, int]]]:
+    """The tokens of a text, and their characters in place of bytes."""
+    encoded = np.frombuffer(text.encode(), np.uint8)
+    is_first = np.append((encoded & 0xC0) != 0x80, True)
+    before = np.concatenate([[0], np.cumsum(is_first)])
+    offsets = []
+    for token in found:
+        start, stop = token["start"] or 0, token["stop"] or 0
+        # A token of bytes may begin inside of a character.
+        offsets.append((int(before[start] - (not is_first[start])), int(before[stop])))
+    return [token["text"] for token in found], offsets

@@ -92,7 +92,7 @@ def sconce(args):
     from sconce_embed import Embedder
 
     embedder = Embedder(args.model, dtype=args.type, threads=args.threads, offline=True)
-    return lambda texts: embedder.embed(texts, as_numpy=True), ["pyarrow"]
+    return embedder.embed, ["pyarrow"]
 
 
 PEERS = {

@@ -91,13 +91,13 @@ def children(sconce):
 
 
 def written(pid):
-    """The bytes that a running `sconce embed` has written, and the number of threads that it was given; otherwise 0."""
+    """The bytes that a running `sconce embed` or `sconce serve` has written, and the number of threads that it was given; otherwise 0."""
     folder = pathlib.Path("/proc") / str(pid)
     try:
         sizes = re.search(r"wchar: (\d+)", (folder / "io").read_text())
         line = (folder / "cmdline").read_text().replace("\0", " ")
         threads = re.search(r"--threads[= ](\d+)", line)
-        return (int(sizes[1]), threads and int(threads[1])) if " embed " in line else (0, None)
+        return (int(sizes[1]), threads and int(threads[1])) if " embed " in line or " serve " in line else (0, None)
     except (OSError, TypeError):
         return 0, None
 

@@ -41,6 +41,9 @@ python3 scripts/check/startup.py
 step "clients of embedding servers ask sconce serve"
 python3 scripts/check/clients.py
 
+step "the Python package: types, classes for frameworks, leaks, throughput"
+python3 scripts/check/python_package.py
+
 step "schemathesis asks sconce serve what its document describes"
 python3 scripts/check/openapi.py
 

@@ -53,7 +53,7 @@ python3 -m venv "$empty/venv"
 "$empty/venv/bin/pip" install --quiet --disable-pip-version-check --no-index --find-links "$empty/wheels" "$wheel"
 "$empty/venv/bin/sconce-embed" embed --quiet "a lamp" >"$empty/row.jsonl"
 "$empty/venv/bin/python" -c 'from sconce_embed import Embedder
-with Embedder() as embedder: print(embedder.embed(["a lamp"])[0].as_py())' >"$empty/vector.txt"
+with Embedder() as embedder: print(embedder.embed(["a lamp"])[0].tolist())' >"$empty/vector.txt"
 milliseconds=$((($(date +%s%N) - start) / 1000000))
 [ "$milliseconds" -le $((max_seconds * 1000)) ] || fail "installing and embedding takes $milliseconds ms"
 python3 - "$empty" <<'PYTHON' || fail "the vector of the package is not that of the command"

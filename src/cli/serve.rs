@@ -135,6 +135,10 @@ pub(super) struct ServeArgs {
     #[arg(long, help_heading = "Server")]
     pub probe: bool,
 
+    /// Stop when standard input ends, as it does with the process that holds its other end, however that ends
+    #[arg(long, hide = true)]
+    pub stop_with_input: bool,
+
     #[command(flatten)]
     pub hardware: HardwareArgs,
 
@@ -182,6 +186,7 @@ pub(super) fn options(args: ServeArgs) -> Result<ServeOptions> {
         request_timeout: Duration::from_secs(args.request_timeout.into()),
         shutdown_timeout: Duration::from_secs(args.shutdown_timeout.into()),
         keys: keys(args.api_key_file.as_deref())?,
+        stop_with_input: args.stop_with_input,
         log_format: args.log_format,
         verbosity: verbosity(&args.verbosity),
     })

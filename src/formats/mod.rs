@@ -40,6 +40,7 @@ mod table;
 mod writer;
 
 pub use array::Array;
+pub use arrow::write::write_arrow_rows;
 pub use check::{already_a_column, check};
 pub use columnar::{ColumnarFile, RecordBatches, open_columnar, rows_by_unit};
 pub use concatenate::concatenate;

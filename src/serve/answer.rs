@@ -12,9 +12,9 @@ use super::admission::Admitted;
 use super::kind::Kind;
 use super::models::Capability;
 use super::route::{Matched, Route};
-use super::schema::tasks::{self, TaskRoute};
+use super::schema::tasks::{self, TaskRoute, TaskRouteOptions};
 use super::schema::{Embed, Fault, Predict, Rerank, Schema, SentenceSimilarity, ollama, openai, rerank, tei};
-use super::service::{Job, Reply, Service, Texts};
+use super::service::{Job, Reply, RowFormat, Service, Texts};
 use crate::engine::CallTimes;
 use crate::rows::ContentType;
 
@@ -37,15 +37,22 @@ pub(super) struct Response {
     pub reply: Reply,
     /// Names of ignored fields of the request.
     pub ignored: Vec<String>,
+    /// The type of the body.
+    pub content_type: &'static str,
 }
 
+/// The type of most bodies.
+pub(super) const JSON_TYPE: &str = "application/json";
+/// The type of rows as an Arrow IPC stream.
+pub(super) const ARROW_TYPE: &str = "application/vnd.apache.arrow.stream";
+
 impl Response {
-    /// A body that no text is encoded for.
+    /// A body in JSON that no text is encoded for.
     pub(super) fn plain(body: Vec<u8>) -> Self {
         let times = CallTimes::default();
         let reply =
             Reply { body, tokens: 0, texts: 0, bytes: 0, truncated: Vec::new(), is_gpu: false, times };
-        Response { reply, ignored: Vec::new() }
+        Response { reply, ignored: Vec::new(), content_type: JSON_TYPE }
     }
 }
 
@@ -54,6 +61,8 @@ pub(super) struct Request<'a> {
     pub route: Matched,
     pub path: &'a str,
     pub body: Arc<Vec<u8>>,
+    /// How the client wants rows.
+    pub rows: RowFormat,
     /// The id of the request, for answers that have one.
     pub id: &'a str,
     pub since: Instant,
@@ -126,7 +135,7 @@ impl Service {
             Route::OllamaTags => Ok(Response::plain(self.ollama_tags())),
             Route::OllamaVersion => Ok(Response::plain(ollama::version_answer(env!("CARGO_PKG_VERSION")))),
             Route::OllamaShow => self.ollama_show(body).await,
-            Route::Task(route) => self.answer_task(admitted, route, body, max).await,
+            Route::Task(route) => self.answer_task(admitted, route, request, max).await,
             // These have an answer before.
             Route::Rerank | Route::Ready | Route::Live | Route::Metrics | Route::OpenApi => {
                 Ok(Response::plain(Vec::new()))
@@ -143,11 +152,8 @@ impl Service {
         let job = self.embed(embed, Capability::EmbedTokens)?;
         let width = job.model.token_width();
         self.respond(admitted, job, move |texts| {
-            let vectors = texts.dense().into_iter().zip(texts.token_counts());
-            let vectors = vectors.map(|(values, tokens)| {
-                let width = width.unwrap_or(values.len() / tokens.max(1));
-                tei::TokenVectors { values, width }
-            });
+            let width = width.unwrap_or_else(|| texts.token_width());
+            let vectors = texts.dense().into_iter().map(|values| tei::TokenVectors { values, width });
             Ok(tei::embed_all_answer(&vectors.collect::<Vec<_>>()))
         })
         .await
@@ -312,26 +318,33 @@ impl Service {
         &self,
         admitted: &mut Admitted,
         route: TaskRoute,
-        body: &Arc<Vec<u8>>,
+        request: &Request<'_>,
         max: usize,
     ) -> Result<Response, Fault> {
-        let call = self.parse(body, move |body| tasks::task(body, route, max)).await?;
-        let (top_k, dtype, dimensions) =
-            (call.options.top_k, call.options.output_dtype, call.options.dimensions);
+        let call = self.parse(&request.body, move |body| tasks::task(body, route, max)).await?;
+        let TaskRouteOptions { top_k, output_dtype, dimensions, per_token, .. } = call.options;
         let job = self.task(route, call)?;
-        let mut content = job.model.content();
-        if let ContentType::Vectors(vectors) = &mut content {
-            vectors.dtype = dtype.unwrap_or(vectors.dtype);
-            vectors.dimensions = dimensions.unwrap_or(vectors.dimensions);
+        let (mut content, width, format) = (job.model.content(), job.model.token_width(), request.rows);
+        match &mut content {
+            ContentType::Vectors(vectors) => {
+                vectors.dtype = output_dtype.unwrap_or(vectors.dtype);
+                vectors.dimensions = dimensions.unwrap_or(vectors.dimensions);
+                vectors.per_token |= per_token;
+            }
+            ContentType::Scores { ranked } => *ranked = top_k.is_some(),
+            _ => {}
         }
-        let is_ranked = route == TaskRoute::Rerank && top_k.is_some();
-        self.respond(admitted, job, move |texts| {
-            let mut body = b"{\"rows\":".to_vec();
-            texts.write_rows(&content, top_k, is_ranked, &mut body);
-            body.push(b'}');
-            Ok(body)
-        })
-        .await
+        let response = self.respond(admitted, job, move |texts| {
+            match (&mut content, width) {
+                (ContentType::Vectors(vectors), None) if per_token => {
+                    vectors.dimensions = texts.token_width()
+                }
+                _ => {}
+            }
+            texts.write_rows(&content, top_k, format)
+        });
+        let content_type = if format == RowFormat::Arrow { ARROW_TYPE } else { JSON_TYPE };
+        Ok(Response { content_type, ..response.await? })
     }
 
     /// Parses a body: a large one on a worker, so that the thread of all connections is free.
@@ -356,7 +369,7 @@ impl Service {
     ) -> Result<Response, Fault> {
         admitted.grow(job.answer_bytes() + job.tokenizer_bytes())?;
         let ignored = std::mem::take(&mut job.ignored);
-        Ok(Response { reply: self.ask(job, body).await?, ignored })
+        Ok(Response { reply: self.ask(job, body).await?, ignored, content_type: JSON_TYPE })
     }
 }
 

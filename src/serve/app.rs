@@ -14,7 +14,7 @@ use super::admission::{Admission, Admitted};
 use super::answer::{Limits, Response};
 use super::log::Log;
 use super::metrics::{Gauges, Metrics};
-use super::openapi;
+use super::openapi::{self, METRICS_TYPE};
 use super::route::{Matched, Route};
 use super::schema::{Fault, FaultKind, Schema};
 use super::service::{Reply, Service, stopping};
@@ -208,7 +208,10 @@ impl App {
         let body = match route {
             Route::Live => Ok(b"{}".to_vec()),
             Route::Ready => self.service().map(|_| b"{}".to_vec()),
-            Route::Metrics => Ok(self.metrics_text().into_bytes()),
+            Route::Metrics => {
+                let page = Response::plain(self.metrics_text().into_bytes());
+                return Some(Ok(Response { content_type: METRICS_TYPE, ..page }));
+            }
             Route::OpenApi => Ok(openapi::document().to_vec()),
             _ => return None,
         };

@@ -19,13 +19,13 @@ use tokio::runtime::Runtime;
 use tokio::time::{sleep, timeout};
 
 use super::admission::Admitted;
-use super::answer::{Request, Response};
+use super::answer::{ARROW_TYPE, JSON_TYPE, Request, Response};
 use super::app::{App, State};
 use super::listener::{Accepted, Listener};
-use super::openapi::METRICS_TYPE;
-use super::route::{Matched, Route, schema_of};
+use super::route::{Matched, schema_of};
 use super::schema::{Fault, FaultKind, Schema, ignored_header, truncated_header};
 use super::sent::{ReadTimeout, SentBody};
+use super::service::RowFormat;
 use super::stop::Signals;
 
 /// Maximum time until the head of a request is there, and between two requests of a connection.
@@ -43,11 +43,11 @@ pub(super) struct Http {
 
 impl Http {
     /// Signals that stop the process count from now on: a client may send one as soon as a socket is bound.
-    pub(super) fn new() -> Result<Self> {
+    pub(super) fn new(stop_with_input: bool) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.context("cannot start the thread for HTTP")?;
         let entered = runtime.enter();
-        let signals = Signals::listen();
+        let signals = Signals::listen(stop_with_input)?;
         drop(entered);
         Ok(Http { runtime, signals })
     }
@@ -120,7 +120,7 @@ async fn respond(
         Ok(matched) => answer(&app, matched, path, &head.headers, body, &id, since).await,
     };
     let mut response = match &mut result {
-        Ok((response, admitted)) => response_of(response, admitted.take(), matched, since),
+        Ok((response, admitted)) => response_of(response, admitted.take(), since),
         Err((fault, schema)) => response_of_fault(fault, *schema, matched),
     };
     add_origin(response.headers_mut(), origin);
@@ -176,7 +176,8 @@ async fn answer(
     let mut admitted = app.admit(&matched, headers).map_err(in_schema)?;
     let work = async {
         let body = read(app, body, &mut admitted).await.map_err(in_schema)?;
-        let request = Request { route: matched, path, body: body.into(), id, since };
+        let rows = row_format(headers);
+        let request = Request { route: matched, path, body: body.into(), rows, id, since };
         service.answer(request, &mut admitted, app.limits()).await
     };
     let late = async {
@@ -189,6 +190,14 @@ async fn answer(
         answer = work => answer.map(|response| (response, Some(admitted))),
         fault = late => Err(in_schema(fault)),
         fault = app.ended() => Err(in_schema(fault)),
+    }
+}
+
+/// How a client wants rows: as JSON unless it accepts only Arrow.
+fn row_format(headers: &HeaderMap) -> RowFormat {
+    match headers.get(header::ACCEPT) {
+        Some(accepted) if accepted == ARROW_TYPE => RowFormat::Arrow,
+        _ => RowFormat::Json,
     }
 }
 
@@ -222,13 +231,10 @@ async fn read(app: &App, mut body: Incoming, admitted: &mut Admitted) -> Result<
 fn response_of(
     response: &mut Response,
     admitted: Option<Admitted>,
-    matched: Option<Matched>,
     since: Instant,
 ) -> HttpResponse<SentBody> {
-    let Response { reply, ignored } = response;
+    let Response { reply, ignored, content_type } = response;
     let mut answer = HttpResponse::new(SentBody::new(mem::take(&mut reply.body), admitted));
-    let is_text = matched.is_some_and(|matched| matched.route == Route::Metrics);
-    let content_type = if is_text { METRICS_TYPE } else { "application/json" };
     let headers = answer.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     let mut add = |name: &'static str, value: String| {
@@ -260,7 +266,7 @@ fn response_of_fault(fault: &Fault, schema: Schema, matched: Option<Matched>) ->
     let status = StatusCode::from_u16(fault.status(schema)).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     *answer.status_mut() = status;
     let headers = answer.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(JSON_TYPE));
     let more = match status {
         StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => Some((header::RETRY_AFTER, "1")),
         StatusCode::UNAUTHORIZED => Some((header::WWW_AUTHENTICATE, "Bearer")),

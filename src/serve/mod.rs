@@ -92,6 +92,8 @@ pub struct ServeOptions {
     pub shutdown_timeout: Duration,
     /// Keys of clients; none: everyone may ask.
     pub keys: Vec<String>,
+    /// Whether the end of standard input stops the server.
+    pub stop_with_input: bool,
     /// The format of the log.
     pub log_format: LogFormat,
     /// What is written to standard error.
@@ -103,7 +105,7 @@ const MEMORY_SHARE: f64 = 0.8;
 
 /// Runs `sconce serve` until the process is told to stop.
 pub fn serve(options: &ServeOptions, console: &Console) -> Result<()> {
-    let http = Http::new()?;
+    let http = Http::new(options.stop_with_input)?;
     let listener = Listener::bind(&options.address, options.tls.as_ref())?;
     let url = listener.url()?;
     let threads = rayon::current_num_threads();

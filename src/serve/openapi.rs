@@ -7,6 +7,7 @@ use std::sync::LazyLock;
 use hyper::Method;
 use serde_json::{Map, Value, json};
 
+use super::answer::{ARROW_TYPE, JSON_TYPE};
 use super::route::{self, Matched, Route};
 use super::schema::tasks::TaskRoute;
 use super::schema::{FaultKind, Schema};
@@ -130,9 +131,13 @@ fn error_name(schema: Schema) -> &'static str {
 /// The responses of a route by their status.
 fn responses(matched: &Matched, answer: &str) -> Map<String, Value> {
     let is_text = matched.route == Route::Metrics;
-    let content_type = if is_text { METRICS_TYPE } else { "application/json" };
-    let ok =
-        json!({ "description": "The answer", "content": { content_type: { "schema": reference(answer) } } });
+    let content_type = if is_text { METRICS_TYPE } else { JSON_TYPE };
+    let mut content = json!({ content_type: { "schema": reference(answer) } });
+    if let Route::Task(_) = matched.route {
+        // Rows as an Arrow IPC stream, for clients that accept only that.
+        content[ARROW_TYPE] = json!({});
+    }
+    let ok = json!({ "description": "The answer", "content": content });
     let mut responses = Map::from_iter([("200".to_owned(), ok)]);
     let mut errors: BTreeMap<u16, (Vec<&str>, Vec<Value>)> = BTreeMap::new();
     for kind in fault_kinds(matched) {

@@ -24,7 +24,7 @@ use crate::text::{OnLong, Role};
 use job::Names;
 
 pub(super) use job::Job;
-pub(super) use texts::Texts;
+pub(super) use texts::{RowFormat, Texts};
 
 /// What a request does not choose.
 #[derive(Debug, Clone, Copy)]
@@ -127,6 +127,7 @@ impl Service {
     /// The rows of a command for texts or pairs.
     pub(super) fn task(&self, route: TaskRoute, call: TaskCall) -> Result<Job<'_>, Fault> {
         let capability = match route {
+            TaskRoute::Embed if call.options.per_token => Capability::EmbedTokens,
             TaskRoute::Embed => Capability::Vectors,
             TaskRoute::Rerank => Capability::Scores,
             TaskRoute::Classify => Capability::Classify,
@@ -137,12 +138,14 @@ impl Service {
         let model = self.models.select(call.model.as_deref(), capability)?;
         let mut task_options = call.options;
         let task = model.kind.task_with(&mut task_options)?;
-        let TaskRouteOptions { text, normalize, dimensions, output_dtype, raw, stride, .. } = task_options;
+        let TaskRouteOptions { text, normalize, dimensions, output_dtype, per_token, raw, stride, .. } =
+            task_options;
         let options = RowOptions { dimensions, normalize, dtype: output_dtype, raw };
         let names = Names { has_options: true, ..Names::of(&call.texts, None) };
         let query: Option<Arc<str>> = call.query.map(Into::into);
         let mut inputs = self.inputs(model, call.texts.values, &text)?;
         for input in &mut inputs {
+            input.per_token = per_token;
             input.query = match input.pair.take_if(|_| route.has_query()) {
                 // The first text of a pair is its query or question.
                 Some(document) => Some(mem::replace(&mut input.text, document).into()),

@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -252,6 +252,21 @@ fn a_unix_socket_is_a_file_of_its_own() {
     let output = serve(&[DENSE], &["--unix-socket", path_text]).output().unwrap();
     assert_fails(&output, 1, &[path_text, "there is a file of this name"]);
     assert_eq!(fs::read_to_string(&path).unwrap(), "text");
+}
+
+#[test]
+fn a_server_stops_with_its_input_if_it_is_to() {
+    let mut child = serve(&[DENSE], &["--quiet", "--stop-with-input"])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stderr.as_mut().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.contains("listening on"), "{line}");
+    assert_eq!(child.try_wait().unwrap(), None);
+    drop(child.stdin.take());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
 }
 
 #[test]

@@ -4,9 +4,15 @@
 
 use std::thread;
 
+use crate::support::arrow;
+use arrow::array::RecordBatch;
+use arrow::compute::concat_batches;
+use arrow::datatypes::Schema;
+use arrow::ipc::reader::StreamReader;
 use serde_json::{Value, json};
 
 use crate::support::serving::{Server, rows_of_records};
+use crate::support::{fixture, model_command};
 
 const TAGGER: &str = "token-heads/ner-word-piece";
 const ANSWERER: &str = "token-heads/qa-word-piece";
@@ -83,6 +89,41 @@ fn rows_are_those_of_the_commands() {
             let pairs: Vec<[&str; 2]> = texts.iter().map(|text| ["who met Ada?", &**text]).collect();
             assert_eq!(ask("pairs", json!(pairs)), json!(expected), "{options}, as pairs");
         }
+    }
+}
+
+/// The rows of an Arrow IPC stream, which ends in order.
+fn arrow_rows(stream: &[u8]) -> RecordBatch {
+    let reader = StreamReader::try_new(stream, None).expect("a schema");
+    let schema = reader.schema();
+    let batches: Vec<RecordBatch> = reader.collect::<Result<_, _>>().expect("batches");
+    let rows = concat_batches(&schema, &batches).unwrap();
+    let without_metadata = Schema::new(schema.fields().clone());
+    RecordBatch::try_new(without_metadata.into(), rows.columns().to_vec()).unwrap()
+}
+
+#[test]
+fn rows_are_an_arrow_stream_for_clients_that_accept_only_that() {
+    let texts: Vec<&str> = vec!["the lamp", "", "the wick in the lamp of São Tomé"];
+    for (model, command, options, args) in [
+        ("bert-tiny", "embed", json!({}), &[][..]),
+        ("bert-tiny", "embed", json!({ "pooling": "none" }), &["--pooling", "none"]),
+        (
+            "bert-tiny",
+            "embed",
+            json!({ "dimensions": 8, "normalize": true, "output_dtype": "f16" }),
+            &["--dimensions", "8", "--normalize", "--output-dtype", "f16"],
+        ),
+        ("bert-tiny", "embed", json!({ "output_dtype": "int8" }), &["--output-dtype", "int8"]),
+        (TAGGER, "tag", json!({}), &[]),
+    ] {
+        let args = [&["--output-format", "arrow"], args, &texts[..]].concat();
+        let expected = model_command(command, &fixture(model), &args).output().unwrap().stdout;
+        let server = Server::shared(&[model], &[]);
+        let body = json!({ "texts": texts, "options": options });
+        let answer =
+            server.post_for("application/vnd.apache.arrow.stream", &format!("/tasks/{command}"), &body);
+        assert_eq!(arrow_rows(&answer), arrow_rows(&expected), "{command} {options}");
     }
 }
 

@@ -1,7 +1,7 @@
-//! Writes an Arrow IPC stream. On standard output, pipes and devices, the stream is the output. For files, the
-//! stream is the partial file: it can be cut and continued after any record batch, where a Parquet or Arrow
-//! file needs its footer, and is converted in the end. The conversion regroups the rows, so that the file does
-//! not depend on where a run was interrupted.
+//! Writes an Arrow IPC stream. On standard output, pipes and devices, the stream is the output. For files,
+//! the stream is the partial file: it can be cut and continued after any record batch, where a Parquet or
+//! Arrow file needs its footer, and is converted in the end. The conversion regroups the rows, so that the
+//! file does not depend on where a run was interrupted.
 
 use std::collections::VecDeque;
 use std::io::{self, BufReader, Write};
@@ -16,7 +16,9 @@ use arrow_select::concat::concat_batches;
 use super::read::ArrowReader;
 use crate::formats::ReadError;
 use crate::formats::encoder::RowEncoder;
-use crate::rows::{BatchBuilder, FileMetadata, OutputSchema, Row, arrow_schema, row_bytes};
+use crate::rows::{
+    BatchBuilder, ContentType, FileMetadata, OutputFormat, OutputSchema, Row, arrow_schema, row_bytes,
+};
 use crate::store::{Access, Destination};
 
 /// Approximate size in bytes at which a record batch of the stream ends.
@@ -146,6 +148,20 @@ impl RowEncoder for IpcStreamEncoder {
             write_file(&mut row_groups(&mut batches, &schema), arrow_schema, sink)
         })
     }
+}
+
+/// Writes rows as a complete Arrow IPC stream.
+///
+/// # Errors
+/// If the rows do not have this content.
+pub fn write_arrow_rows(rows: &[Row], content: &ContentType, bytes: &mut Vec<u8>) -> Result<()> {
+    let schema = OutputSchema::new(OutputFormat::Arrow, *content);
+    let mut encoder = stream_encoder(&schema);
+    encoder.begin(bytes)?;
+    rows.iter().try_for_each(|row| encoder.encode(row, bytes))?;
+    encoder.flush(bytes)?;
+    bytes.extend_from_slice(&END_OF_STREAM);
+    Ok(())
 }
 
 /// Writes row groups as an Arrow IPC file.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use chrono::DateTime;
 
 use super::{Limits, Response};
+use crate::named::Named;
 use crate::serve::kind::Kind;
 use crate::serve::models::{Facts, Model};
 use crate::serve::schema::{Fault, ollama, openai, tei};
@@ -15,6 +16,7 @@ impl Service {
     pub(super) fn info(&self, limits: &Limits) -> Vec<u8> {
         let model = self.models.first();
         let labels = model.kind.labels();
+        let encoder = model.encoder();
         let model_type = match &model.kind {
             Kind::Vectors(_) => tei::InfoModelType::Embedding { pooling: &model.facts.pooling },
             Kind::CrossEncoder(_) => tei::InfoModelType::Reranker(&labels),
@@ -39,6 +41,8 @@ impl Service {
             version: env!("CARGO_PKG_VERSION"),
             sha: Some(env!("SCONCE_COMMIT")),
             docker_label: None,
+            dimensions: encoder.as_ref().map(|encoder| encoder.dimensions()),
+            similarity: encoder.as_ref().map(|encoder| encoder.similarity().name()),
         };
         info.body()
     }

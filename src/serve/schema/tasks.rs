@@ -5,7 +5,7 @@
 use super::calls::{OneOrMany, TextAndPair, TextOptions};
 use super::error::Fault;
 use super::fields::RequestFields;
-use super::values;
+use super::values::{self, shown};
 use crate::rows::OutputDtype;
 use crate::task::{Aggregation, PromptChoice};
 use crate::text::OnLong;
@@ -69,6 +69,8 @@ pub struct TaskRouteOptions {
     pub dimensions: Option<usize>,
     /// The element type of vectors.
     pub output_dtype: Option<OutputDtype>,
+    /// Whether a text has a vector for each of its tokens, as with `--pooling none`.
+    pub per_token: bool,
     /// The number of best rows, labels, tokens or answers; 0: all.
     pub top_k: Option<usize>,
     /// Whether scores are logits.
@@ -130,6 +132,7 @@ fn options(given: &mut RequestFields, route: TaskRoute) -> Result<TaskRouteOptio
             options.normalize = given.flag("normalize")?;
             options.dimensions = given.integer("dimensions", 1)?;
             options.output_dtype = given.named("output_dtype")?;
+            options.per_token = per_token(given, &options)?;
         }
         TaskRoute::Rerank => {
             options.text = text_options(given, PAIR_ACTIONS)?;
@@ -157,6 +160,26 @@ fn options(given: &mut RequestFields, route: TaskRoute) -> Result<TaskRouteOptio
         }
     }
     Ok(options)
+}
+
+/// Whether `pooling` is `"none"`, the only value that a request has: the pooling of a model is an option of
+/// the server. The vectors of tokens are those of the encoder, which has no options.
+fn per_token(given: &mut RequestFields, options: &TaskRouteOptions) -> Result<bool, Fault> {
+    let Some(pooling) = given.string("pooling")? else { return Ok(false) };
+    let name = given.name("pooling");
+    if !pooling.eq_ignore_ascii_case("none") {
+        let message = format!("{name} is {:?}; send \"none\", or start the server with it", shown(&pooling));
+        return Err(Fault::invalid(name, message));
+    }
+    let others = [
+        ("normalize", options.normalize.is_some()),
+        ("dimensions", options.dimensions.is_some()),
+        ("output_dtype", options.output_dtype.is_some()),
+    ];
+    let Some((other, _)) = others.into_iter().find(|(_, is_given)| *is_given) else { return Ok(true) };
+    let other = given.name(other);
+    let message = format!("{name} and {other} contradict each other; send one of them");
+    Err(Fault::invalid(name, message))
 }
 
 /// Refuses options that contradict the windows of long texts.
@@ -240,6 +263,10 @@ mod tests {
                 call(texts(&["a", "b"], true), None, embed),
             ),
             (r#"{"pairs":[["a","b"]],"texts":null}"#, call(pair("a", "b"), None, none())),
+            (
+                r#"{"texts":["a","b"],"options":{"pooling":"None"}}"#,
+                call(texts(&["a", "b"], true), None, TaskRouteOptions { per_token: true, ..none() }),
+            ),
         ] {
             assert_eq!(task(body.as_bytes(), TaskRoute::Embed, 2), Ok(expected), "{body}");
         }
@@ -341,6 +368,16 @@ mod tests {
                 TaskRoute::Embed,
                 r#"{"texts":["a"],"options":{"on_long":"skip"}}"#,
                 r#"options.on_long is "skip"; send "truncate", "error" or "mean""#,
+            ),
+            (
+                TaskRoute::Embed,
+                r#"{"texts":["a"],"options":{"pooling":"mean"}}"#,
+                r#"options.pooling is "mean"; send "none", or start the server with it"#,
+            ),
+            (
+                TaskRoute::Embed,
+                r#"{"texts":["a"],"options":{"pooling":"none","normalize":false}}"#,
+                "options.pooling and options.normalize contradict each other; send one of them",
             ),
             (
                 TaskRoute::Tag,

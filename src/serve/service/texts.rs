@@ -3,11 +3,20 @@
 use std::borrow::Cow;
 
 use crate::engine::EncodedText;
-use crate::formats::write_json_rows;
+use crate::formats::{write_arrow_rows, write_json_rows};
 use crate::neighbours::{SparseVector, descending};
 use crate::rows::{Content, ContentType, LabelScore, Row, VectorValues};
 use crate::serve::schema::{Fault, FaultKind, Truncated};
 use crate::task::{ModelTask, TextEncoder};
+
+/// How the rows of a command are sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::serve) enum RowFormat {
+    /// The objects of its jsonl.
+    Json,
+    /// An Arrow IPC stream.
+    Arrow,
+}
 
 /// The texts of a call that was answered.
 pub(in crate::serve) struct Texts {
@@ -33,15 +42,24 @@ impl Texts {
         self.texts.iter().enumerate().filter_map(of_text).collect()
     }
 
-    /// The rows of a command as a JSON array: of the best labels `top_k` only, and with `ranked` the best
-    /// rows only, sorted; 0: all.
+    /// Elements of the vector of a token, if the texts have one for each of their tokens.
+    pub(in crate::serve) fn token_width(&self) -> usize {
+        let widths = self.dense().into_iter().zip(&self.texts);
+        widths.map(|(values, text)| values.len() / text.tokens.max(1)).max().unwrap_or(0)
+    }
+
+    /// The rows of a command: of the best labels `top_k` only, and if they are ranked the best rows only,
+    /// sorted; 0: all.
+    ///
+    /// # Errors
+    /// A fault if rows do not have this content.
     pub(in crate::serve) fn write_rows(
         &self,
         content: &ContentType,
         top_k: Option<usize>,
-        ranked: bool,
-        bytes: &mut Vec<u8>,
-    ) {
+        format: RowFormat,
+    ) -> Result<Vec<u8>, Fault> {
+        let ranked = matches!(content, ContentType::Scores { ranked: true });
         let mut contents: Vec<Cow<Content>> = self.contents().map(Cow::Borrowed).collect();
         let mut order: Vec<usize> = (0..contents.len()).collect();
         let kept = match top_k {
@@ -78,17 +96,22 @@ impl Texts {
             content: &contents[index],
         };
         let rows: Vec<Row> = order.iter().map(row).collect();
-        write_json_rows(&rows, content, bytes);
+        let mut bytes = Vec::new();
+        match format {
+            RowFormat::Json => {
+                bytes.extend_from_slice(b"{\"rows\":");
+                write_json_rows(&rows, content, &mut bytes);
+                bytes.push(b'}');
+            }
+            RowFormat::Arrow => write_arrow_rows(&rows, content, &mut bytes)
+                .map_err(|error| Fault::new(FaultKind::Internal, format!("{error:#}")))?,
+        }
+        Ok(bytes)
     }
 
     /// What each text has become. Without chunks and with one query, a text has one row.
     fn contents(&self) -> impl Iterator<Item = &Content> {
         self.texts.iter().filter_map(|text| text.rows().first().map(|row| &row.content))
-    }
-
-    /// Encoded tokens of each text.
-    pub(in crate::serve) fn token_counts(&self) -> impl Iterator<Item = usize> {
-        self.texts.iter().map(|text| text.tokens)
     }
 
     /// The dense vector of each text, or those of its tokens, concatenated.

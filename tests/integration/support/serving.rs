@@ -182,6 +182,18 @@ impl Server {
         answer(request.send(body.as_bytes()))
     }
 
+    /// The body of an answer of this type, for a client that accepts no other.
+    pub fn post_for(&self, content_type: &str, path: &str, body: &Value) -> Vec<u8> {
+        let request =
+            self.agent.post(format!("http://{}{path}", self.address)).header("accept", content_type);
+        let request = request.header("content-type", "application/json");
+        let mut response = request.send(body.to_string().as_bytes()).expect("an answer");
+        let body = response.body_mut().with_config().limit(u64::MAX).read_to_vec().expect("a body");
+        assert_eq!(response.status(), 200, "{}", String::from_utf8_lossy(&body));
+        assert_eq!(response.headers()["content-type"], content_type);
+        body
+    }
+
     pub fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(self.address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();

@@ -5,7 +5,8 @@ use serde::ser::{SerializeMap, Serializer};
 
 use crate::serve::schema::render::json;
 
-/// What `/info` says about the server and its default model, with all fields of text-embeddings-inference.
+/// What `/info` says about the server and its default model: all fields of text-embeddings-inference, and
+/// what its vectors are.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Info<'a> {
     /// The model's id on the hub, or its directory.
@@ -38,6 +39,10 @@ pub struct Info<'a> {
     pub sha: Option<&'a str>,
     /// The container image.
     pub docker_label: Option<&'a str>,
+    /// Dimensions of its vectors, if it embeds.
+    pub dimensions: Option<usize>,
+    /// The function that compares its vectors, if it embeds.
+    pub similarity: Option<&'a str>,
 }
 
 /// What a model does, as `/info` says it.
@@ -119,6 +124,8 @@ mod tests {
             version: "0.1.0",
             sha: None,
             docker_label: None,
+            dimensions: Some(384),
+            similarity: Some("cosine"),
         };
         for (model_type, expected) in [
             (InfoModelType::Embedding { pooling: "cls" }, r#"{"embedding":{"pooling":"cls"}}"#),
@@ -132,7 +139,7 @@ mod tests {
             ),
         ] {
             let expected = format!(
-                r#"{{"model_id":"BAAI/bge-small-en-v1.5","model_sha":"5c38ec7","model_dtype":"float32","served_model_name":"bge","model_type":{expected},"max_concurrent_requests":512,"max_input_length":512,"max_batch_tokens":16384,"max_batch_requests":null,"max_client_batch_size":2048,"auto_truncate":true,"tokenization_workers":2,"version":"0.1.0","sha":null,"docker_label":null}}"#
+                r#"{{"model_id":"BAAI/bge-small-en-v1.5","model_sha":"5c38ec7","model_dtype":"float32","served_model_name":"bge","model_type":{expected},"max_concurrent_requests":512,"max_input_length":512,"max_batch_tokens":16384,"max_batch_requests":null,"max_client_batch_size":2048,"auto_truncate":true,"tokenization_workers":2,"version":"0.1.0","sha":null,"docker_label":null,"dimensions":384,"similarity":"cosine"}}"#
             );
             assert_eq!(String::from_utf8(info(model_type).body()).unwrap(), expected);
         }

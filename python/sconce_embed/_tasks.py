@@ -1,0 +1,86 @@
+"""Models that score pairs, label texts, or label parts of texts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ._embedder import Ranked, ranked
+from ._model import Dtype, Model, Path, Side
+from ._reports import Truncations
+from ._texts import Texts, as_text, as_texts
+from ._vectors import values
+
+Aggregation = Literal["none", "simple", "first", "average", "max"]
+
+
+class _TaskModel(Model):
+    def __init__(
+        self, model: Path | None = None, *, max_length: int | None = None, truncation_side: Side | None = None,
+        revision: str | None = None, offline: bool = False, device: str | None = None, dtype: Dtype | None = None,
+        threads: int | None = None, max_memory: str | None = None, command: str | None = None,
+    ) -> None:
+        """`model` is a directory or a model id of the Hugging Face hub. The options are those of the command line.
+
+        Raises SconceError if the model or an option cannot be used.
+        """
+        super().__init__(
+            command, model=model, revision=revision, offline=offline, max_length=max_length, truncation_side=truncation_side,
+            device=device, dtype=dtype, threads=threads, max_memory=max_memory,
+        )
+
+
+class Reranker(_TaskModel):
+    """A cross-encoder, which scores a text for a query."""
+
+    _KIND = "reranker"
+
+    def rerank(
+        self, query: str, texts: Texts, *, top_k: int | None = None, raw: bool | None = None, prompt: str | None = None,
+        prompt_name: str | None = None,
+    ) -> list[Ranked]:
+        """The texts by their scores for the query, best first. `raw` scores are logits, without the model's activation."""
+        query, options = as_text(query, "query"), {"raw": raw, "prompt": prompt, "prompt_name": prompt_name}
+        scores = self._scores([(query, text) for text in as_texts(texts)], options, "texts")
+        return ranked([{"index": index, "score": float(score)} for index, score in enumerate(scores)], top_k)
+
+    def score(
+        self, pairs: Sequence[tuple[str, str]], *, raw: bool | None = None, prompt: str | None = None, prompt_name: str | None = None
+    ) -> npt.NDArray[np.float32]:
+        """The score of each pair of a query and a text, in their order."""
+        for i, pair in enumerate(pairs):
+            if isinstance(pair, str) or len(pair) != 2:
+                raise TypeError(f"pairs[{i}] is {pair!r}, not a pair; pass (query, text)")
+            as_texts(pair, f"pairs[{i}]")
+        return self._scores(pairs, {"raw": raw, "prompt": prompt, "prompt_name": prompt_name}, "pairs")
+
+    def _scores(self, pairs: Sequence[tuple[str, str]], options: dict[str, Any], name: str) -> npt.NDArray[np.float32]:
+        truncations = Truncations(name)
+        parts = [values(rows["score"].combine_chunks()) for rows in self._rows("rerank", pairs, options, truncations, field="pairs")]
+        truncations.warn()
+        return np.concatenate([np.empty(0, np.float32), *parts])
+
+
+class Classifier(_TaskModel):
+    """A text classifier."""
+
+    _KIND = "classifier"
+
+    def classify(self, texts: Texts, *, top_k: int | None = None, raw: bool | None = None) -> list[list[dict[str, Any]]]:
+        """The `top_k` best labels of each text, best first, by default one; 0: all. `raw` scores are logits."""
+        return self._column("classify", "labels", texts, {"top_k": top_k, "raw": raw})
+
+
+class Tagger(_TaskModel):
+    """A token classifier, such as one that finds names."""
+
+    _KIND = "tagger"
+
+    def tag(
+        self, texts: Texts, *, aggregation: Aggregation | None = None, stride: int | None = None, raw: bool | None = None
+    ) -> list[list[dict[str, Any]]]:
+        """The entities of each text. With `stride`, long texts are read in windows, which share so many tokens."""
+        return self._column("tag", "entities", texts, {"aggregation": aggregation, "stride": stride, "raw": raw})
