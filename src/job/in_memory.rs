@@ -51,7 +51,7 @@ pub fn encode_records<T: Task>(
                     EncodedRecord::Failed(reason)
                 }
                 (Outcome::NoTokens | Outcome::Encoded { .. }, None) => EncodedRecord::Failed(NO_TOKENS),
-                (Outcome::Unchanged | Outcome::SkippedEmpty, None) => continue,
+                (Outcome::Unchanged | Outcome::SkippedEmpty | Outcome::Null, None) => continue,
             };
             visit(location, encoded)?;
             bar.set_position(end.position);

@@ -45,8 +45,7 @@ fn properties(arrow_schema: &SchemaRef) -> WriterProperties {
         .set_key_value_metadata((!metadata.is_empty()).then_some(metadata))
         .set_max_row_group_row_count(None)
         .set_compression(Compression::ZSTD(ZstdLevel::default()));
-    let pairs = arrow_schema.metadata().iter().map(|(key, value)| (key.as_str(), value.as_str()));
-    let file = FileMetadata::of_arrow(pairs);
+    let file = FileMetadata::of_arrow(arrow_schema);
     let chosen = file.get(Key::VectorColumn);
     let is_vector = |field: &&FieldRef| {
         let name = field.name().as_str();
