@@ -74,11 +74,11 @@ class Embedder(Model):
         """
         if output_dtype not in _NUMPY:
             raise SconceError(f"output_dtype is {output_dtype!r}; pass one of {', '.join(_NUMPY)}")
-        self._row_options = {"on_long": on_long, "output_dtype": None if output_dtype == "f32" else output_dtype}
+        self._output_dtype = output_dtype
         super().__init__(
             command, model=model, pooling=pooling, normalize=normalize, dimensions=dimensions, prompt=prompt, prompt_name=prompt_name,
-            role=role, revision=revision, offline=offline, max_length=max_length, truncation_side=truncation_side, device=device,
-            dtype=dtype, threads=threads, max_memory=max_memory,
+            role=role, revision=revision, offline=offline, max_length=max_length, truncation_side=truncation_side, on_long=on_long,
+            device=device, dtype=dtype, threads=threads, max_memory=max_memory,
         )
 
     def __repr__(self) -> str:
@@ -125,20 +125,22 @@ class Embedder(Model):
         return vectors
 
     def _embed(self, texts: list[str], options: dict[str, Any], progress: bool | None) -> tuple[Array, Truncations]:
+        dtype = options.get("output_dtype", self._output_dtype)
+        # A sparse model has no such option.
+        options = {**options, "output_dtype": None if dtype == "f32" else dtype}
         truncations, found, done = Truncations(), None, 0
         with progress_bar(len(texts), progress) as bar:
-            for rows in self._rows("embed", texts, {**self._row_options, **options}, truncations):
+            for rows in self._rows("embed", texts, options, truncations):
                 part = _vectors.dense(rows)
                 if found is None:
                     found = np.empty((len(texts), part.shape[1]), part.dtype)
                 found[done : done + len(part)] = part
                 done += len(part)
                 bar.update(len(part))
-        return self._no_vectors(options["dimensions"]) if found is None else found, truncations
-
-    def _no_vectors(self, dimensions: int | None) -> Array:
-        dtype, width = self._row_options["output_dtype"] or "f32", dimensions or self.dimensions
-        return np.empty((0, width // 8 if dtype == "binary" else width), _NUMPY[dtype])
+        if found is None:
+            width = options.get("dimensions") or self.dimensions
+            found = np.empty((0, width // 8 if dtype == "binary" else width), _NUMPY[dtype])
+        return found, truncations
 
     def embed_tokens(self, texts: Texts, *, role: Role | None = None) -> list[TokenVectors]:
         """The vectors of the tokens of each text: those of the encoder without a prompt, or those that a model like ColBERT compares.
@@ -166,7 +168,7 @@ class Embedder(Model):
 
         texts, truncations = as_texts(texts), Truncations()
         ends, indices, values = [np.zeros(1, np.int64)], [np.empty(0, np.int32)], [np.empty(0, np.float32)]
-        for rows in self._rows("embed", texts, {"on_long": self._row_options["on_long"], "role": role}, truncations):
+        for rows in self._rows("embed", texts, {"role": role}, truncations):
             if "indices" not in rows.schema.names:
                 raise SconceError(f"{self.model} gives dense vectors; call embed()")
             columns = [rows[name].combine_chunks() for name in ("indices", "values")]
@@ -183,8 +185,12 @@ class Embedder(Model):
         return _vectors.scores(first, first if b is None else self._array(b), self.similarity_fn_name)
 
     def _array(self, of: Texts | Array, role: Role | None = None) -> Array:
+        """Vectors of floats: those of texts, whatever the embedder's `output_dtype`."""
         array = _vectors.as_array(of)
-        return self.embed(of, role=role) if array is None else array
+        if array is None:
+            array, truncations = self._embed(as_texts(of), {"role": role, "output_dtype": "f32"}, None)
+            truncations.warn()
+        return array
 
     def search(
         self, queries: Texts | Array, corpus: Array | Path | Sequence[Path], *, k: int = 10
@@ -205,7 +211,7 @@ class Embedder(Model):
     def rerank(self, query: str, texts: Texts, *, top_k: int | None = None) -> list[Ranked]:
         """The texts by their similarity with the query, best first: of vectors, of sparse vectors, or of those of tokens."""
         truncations, found = Truncations(), list[Ranked]()
-        for answer, start, end in self._ask("/rerank", as_texts(texts), {"query": as_text(query, "query"), "truncate": True}):
+        for answer, start, end in self._ask("/rerank", as_texts(texts), {"query": as_text(query, "query")}):
             truncations.add(answer, start, end)
             found += [Ranked(index=start + hit["index"], score=hit["score"]) for hit in json.loads(answer.body)]
         truncations.warn()

@@ -10,6 +10,10 @@ from typing import Any
 from ._server import Answer
 
 
+# Texts for which a bar is worth its time.
+_MANY = 1000
+
+
 class TruncationWarning(UserWarning):
     """Texts had more tokens than the limit of the model, and the others do not count."""
 
@@ -53,9 +57,9 @@ class _Silent:
 
 
 def progress_bar(total: int, progress: bool | None) -> AbstractContextManager[Any]:
-    """A bar of tqdm, if it is installed: for None in a terminal or a notebook, from a second on."""
+    """A bar of tqdm, if it is installed: for None if many texts take over a second in a terminal or a notebook."""
     is_watched = sys.stderr is not None and sys.stderr.isatty() or "ipykernel" in sys.modules
-    if progress is False or (progress is None and not is_watched):
+    if progress is False or (progress is None and (total < _MANY or not is_watched)):
         return nullcontext(_Silent())
     try:
         from tqdm.auto import tqdm

@@ -40,7 +40,7 @@ _PAUSE = 0.02
 # Seconds that a server without requests has to stop.
 _PATIENCE = 5
 # Variables with options of servers, which are not for this one.
-_FOREIGN = re.compile("SCONCE_(API|CORS|HOST|LOG|MAX|PAYLOAD|PORT|REQUEST|SHUTDOWN|TLS|UNIX)_?")
+_FOREIGN = re.compile("SCONCE_(API|CORS|HOST|LOG|MAX|PAYLOAD|PORT|REQUEST|SHUTDOWN|TLS|UNIX)_")
 _ARROW = "application/vnd.apache.arrow.stream"
 
 

@@ -46,6 +46,9 @@ def per_token(rows: pa.Table) -> list[Array]:
 
 def scores(queries: Array, others: Array, similarity: str) -> Array:
     """The similarity of each of the queries (Q, D) with each of the others (N, D): (Q, N), greater is more similar."""
+    for vectors in (queries, others):
+        if vectors.dtype.kind != "f":
+            raise ValueError(f"vectors of {vectors.dtype} cannot be compared; pass arrays of floats")
     a, b = (np.asarray(vectors, np.float32) for vectors in (queries, others))
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[1]:
         raise ValueError(f"vectors of the shapes {a.shape} and {b.shape} cannot be compared; pass arrays (N, D) with one D")

@@ -149,6 +149,8 @@ class Vectors(unittest.TestCase):
                         call()
                     self.assertEqual(warned.filename, __file__)
             self.assertWarnsRegex(TruncationWarning, r"^texts\[1500\] ", embedder.embed, ["a"] * 1500 + [long])
+        with Embedder(MODEL, max_length=6, on_long="error") as embedder:
+            self.assertRaisesRegex(SconceError, r"^texts\[1\] has ", embedder.rerank, "a", ["b", long])
         with Embedder(MODEL, max_length=6, on_long="mean") as embedder, warnings.catch_warnings():
             warnings.simplefilter("error")
             self.assert_same_bits(embedder.embed([long]), of_command_line([long], "--on-long", "mean", "--max-length", "6"))

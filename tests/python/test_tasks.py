@@ -108,6 +108,10 @@ class Comparisons(unittest.TestCase):
             found = embedder.similarity(TEXTS[:1], TEXTS)
             vectors = embedder.embed(TEXTS)
             self.assertTrue(np.allclose(embedder.similarity(vectors)[0], found[0], atol=1e-6))
+            with Embedder(MODEL, output_dtype="binary", dimensions=8) as binary, Embedder(MODEL, dimensions=8) as floats:
+                self.assertTrue(np.array_equal(binary.similarity(TEXTS), floats.similarity(TEXTS)))
+                with self.assertRaisesRegex(ValueError, "^vectors of int8 cannot be compared"):
+                    binary.similarity(binary.embed(TEXTS))
             with records(TEXTS) as file:
                 rows = command_rows("search", self.corpus(file.name), "-m", MODEL, "--prompt=", TEXTS[0], "--output-format", "jsonl")
         expected = {row["index"]: row["score"] for row in rows}
