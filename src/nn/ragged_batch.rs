@@ -99,8 +99,8 @@ impl RaggedBatch {
         self.lengths().max().unwrap_or(0)
     }
 
-    /// The factor on each token embedding in a model that was trained with token dropout, where 0.8 of 15 % of
-    /// the tokens had none: 0 for the mask token, and for others of the same sequence the share of tokens
+    /// The factor on each token embedding in a model that was trained with token dropout, where 0.8 of 15 %
+    /// of the tokens had none: 0 for the mask token, and for others of the same sequence the share of tokens
     /// with an embedding in training by that in the sequence (Rives et al. 2021).
     pub fn token_dropout(&self, mask_token: u32) -> Vec<f32> {
         const TRAINED: f32 = 1.0 - 0.15 * 0.8;

@@ -30,7 +30,7 @@ pub struct EncoderSpec {
     pub embedding_scale: Option<f64>,
     /// The mask token of a model that was trained with token dropout: its token embedding is zero, and those
     /// of other tokens have a factor that makes up for it, see [`RaggedBatch::token_dropout`] (Rives et al.
-    /// 2021, ESM).
+    /// 2021).
     ///
     /// [`RaggedBatch::token_dropout`]: super::RaggedBatch::token_dropout
     pub token_dropout: Option<u32>,
