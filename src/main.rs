@@ -21,7 +21,7 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 ctor::declarative::ctor! {
     #[ctor(unsafe)]
     fn report_refusals_before_main() {
-        sconce::sys::allocator::report_refusals();
+        sconce::nn::report_refused_memory();
     }
 }
 

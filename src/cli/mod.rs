@@ -30,10 +30,9 @@ use anyhow::{Result, anyhow};
 use clap::{CommandFactory, FromArgMatches};
 
 use crate::job::ExitStatus;
-use crate::nn::Isa;
+use crate::nn::{Isa, configure_allocator};
 use crate::run;
 use crate::store;
-use crate::sys::allocator;
 use crate::sys::file_size_limit::report_size_limits;
 use crate::sys::threads::build_global_pool;
 use command::{Cli, Command};
@@ -50,7 +49,7 @@ fn version() -> &'static str {
 /// Parses the arguments of the process and runs the command that they name. Ends the process for wrong usage
 /// with a message and exit code 2.
 pub fn main() -> Result<ExitStatus> {
-    allocator::configure_at_start();
+    configure_allocator();
     report_size_limits()?;
     let complete = |()| ExitStatus::Complete;
     let is_short = std::env::args_os().any(|arg| arg == "-h");

@@ -42,6 +42,10 @@ pub trait Task: Send + Sync + 'static {
     fn check(&self, options: &RowOptions) -> Result<(), RowOptionError> {
         options.only(&[])
     }
+
+    /// Called once before the worker threads start. A run that is too short to start worker threads does not
+    /// call it.
+    fn on_workers_start(&self) {}
 }
 
 /// What a caller asks of a row. What is `None` is as the task was made.

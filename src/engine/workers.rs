@@ -14,7 +14,6 @@ use super::row_cache::RowCache;
 use super::task::{RowOptions, Task, TaskRow};
 use super::utilization::Utilization;
 use super::wave::SharedRows;
-use crate::sys::allocator::keep_freed_memory;
 use crate::sys::threads::{panic_to_error, thread_pool};
 use crate::text::TokenizedText;
 
@@ -165,7 +164,7 @@ impl<T: Task> Workers<T> {
     pub(super) fn start(&self) -> Result<()> {
         let mut are_started = self.are_started.lock().unwrap_or_else(PoisonError::into_inner);
         if !*are_started {
-            keep_freed_memory();
+            self.runner.task.on_workers_start();
             let (dispatcher, runner) = (self.dispatcher.clone(), self.runner.clone());
             start_workers(own_pools(self.threads, "encode")?, move |worker| {
                 dispatcher.work(worker, |batch| runner.run(batch, worker, 1));

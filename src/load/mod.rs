@@ -34,8 +34,7 @@ use crate::model::families::Family;
 use crate::model::layout::optional_files_beside;
 use crate::model::modules::{Modules, PostPoolingModule};
 use crate::model::purpose::Purpose;
-use crate::nn::{HeadKind, HeadSpec, Pooling, PostPooling};
-use crate::sys::allocator::return_freed_memory;
+use crate::nn::{HeadKind, HeadSpec, Pooling, PostPooling, return_freed_memory};
 use crate::sys::console::Console;
 
 use heads::{Wanted, check_pairs};

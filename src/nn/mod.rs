@@ -41,6 +41,10 @@ pub use crate::kernels::isa::Isa;
 pub use crate::kernels::norm::l2_normalize;
 pub use crate::ops::activation::{Activation, NAMES as ACTIVATIONS};
 pub use crate::ops::add_norm::NormKind;
+pub use crate::ops::allocator::{
+    configure_at_start as configure_allocator, keep_freed_memory as keep_memory,
+    report_refusals as report_refused_memory, return_freed_memory,
+};
 pub use crate::ops::attention::{AttentionWeights, QUERY_BLOCK};
 pub use crate::ops::backend::{Backend, ComputeDtype, DeviceError, DeviceRequest, GpuUnavailable};
 pub use crate::ops::gpu::{OutOfMemory, is_out_of_memory};

@@ -7,6 +7,7 @@
 
 pub mod activation;
 pub mod add_norm;
+pub mod allocator;
 pub mod attention;
 pub mod backend;
 pub mod experts;

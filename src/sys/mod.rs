@@ -1,9 +1,7 @@
-//! What touches the process and its operating system: panics, threads, the allocator and memory figures,
-//! standard output and error, variables of the environment, the opening and mapping of files of the user.
-//! Every other module may use it; it uses none of them.
+//! What touches the process and its operating system: panics, threads, memory figures, standard output and
+//! error, variables of the environment, the opening and mapping of files of the user. Every other module may
+//! use it; it uses none of them.
 
-#[allow(unsafe_code)]
-pub mod allocator;
 pub mod catch_panic;
 pub mod console;
 pub mod environment;

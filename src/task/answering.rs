@@ -11,7 +11,7 @@ use super::sequences::{TokenLogits, all_finite, token_logits, tokenizer_failed};
 use super::text_model::TextModel;
 use crate::engine::{RowOptionError, RowOptions, Task, TaskInput, TaskRow, TokenizeError};
 use crate::load::{Loaded, LoadedHead};
-use crate::nn::{TaskHead, TokenHead};
+use crate::nn::{TaskHead, TokenHead, keep_memory};
 use crate::rows::{Answer, Content, ContentType, SpanKind};
 use crate::text::OnLong;
 use crate::text::{Characters, NoRoom, TokenSpan, TokenizedText, Windows};
@@ -147,6 +147,10 @@ impl Task for Answerer {
 
     fn check(&self, options: &RowOptions) -> Result<(), RowOptionError> {
         options.only(&["raw"])
+    }
+
+    fn on_workers_start(&self) {
+        keep_memory();
     }
 }
 

@@ -17,7 +17,7 @@ use crate::model::classification::{
 };
 use crate::named::Named;
 use crate::neighbours::descending;
-use crate::nn::{ClassificationHead, HeadKind, RaggedBatch, TaskHead};
+use crate::nn::{ClassificationHead, HeadKind, RaggedBatch, TaskHead, keep_memory};
 use crate::rows::{Content, ContentType, LabelScore};
 use crate::sys::console::Console;
 use crate::text::{OnLong, PairTruncation, TokenizedText};
@@ -222,6 +222,10 @@ impl Task for Classifier {
             }),
             _ => Ok(()),
         }
+    }
+
+    fn on_workers_start(&self) {
+        keep_memory();
     }
 }
 

@@ -12,7 +12,7 @@ use crate::engine::{RowOptions, Task, TaskInput, TaskRow, TokenizeError};
 use crate::load::{Loaded, LoadedHead, Steps};
 use crate::model::classification::ScoreFunction;
 use crate::neighbours::descending;
-use crate::nn::{MaskedLmHead, RaggedBatch, TaskHead};
+use crate::nn::{MaskedLmHead, RaggedBatch, TaskHead, keep_memory};
 use crate::rows::{Content, ContentType, TokenScore};
 use crate::text::TokenizedText;
 
@@ -145,6 +145,10 @@ impl Task for MaskFiller {
         let token = |(id, score)| TokenScore { token: self.model.tokenizer.decode(id), id, score };
         let masks = masks.into_iter().map(|best| best.into_iter().map(token).collect());
         vec![TaskRow::of(text, Content::Masks(masks.collect()))]
+    }
+
+    fn on_workers_start(&self) {
+        keep_memory();
     }
 }
 

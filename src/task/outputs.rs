@@ -15,7 +15,9 @@ use crate::engine::{RowOptions, Task, TaskInput, TaskRow, TokenizeError};
 use crate::error::UsageError;
 use crate::load::Loaded;
 use crate::named::Named;
-use crate::nn::{OutputKind, PooledToken, Pooling, PostPooling, RaggedBatch, apply_to_tokens, is_normalized};
+use crate::nn::{
+    OutputKind, PooledToken, Pooling, PostPooling, RaggedBatch, apply_to_tokens, is_normalized, keep_memory,
+};
 use crate::rows::{Content, ContentType, OutputDtype, OutputTypes, VectorType};
 use crate::sys::console::Console;
 use crate::text::{OnLong, TokenizedText};
@@ -179,6 +181,10 @@ impl Task for OutputsEncoder {
             tokens.map(|(vectors, (_, dimensions))| Content::Vector(dtype.quantize(vectors, *dimensions)));
         let content = Content::Outputs([vector, weights, tokens].into_iter().flatten().collect());
         vec![TaskRow::of(text, content)]
+    }
+
+    fn on_workers_start(&self) {
+        keep_memory();
     }
 }
 

@@ -17,6 +17,7 @@ use crate::load::Loaded;
 use crate::model::modules::Role;
 use crate::named::Named;
 use crate::neighbours::Compared;
+use crate::nn::keep_memory;
 use crate::rows::{Content, ContentType};
 use crate::sys::console::Console;
 use crate::text::{OnLong, TokenizedText};
@@ -190,6 +191,10 @@ impl Task for Reranker {
             Reranker::CrossEncoder(classifier) => classifier.check(options),
             Reranker::BiEncoder(_) => options.only(&[]),
         }
+    }
+
+    fn on_workers_start(&self) {
+        keep_memory();
     }
 }
 

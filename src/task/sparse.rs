@@ -19,7 +19,7 @@ use crate::load::{Loaded, StaticQueries, Steps};
 use crate::model::modules::Role;
 use crate::named::Named;
 use crate::neighbours::{Similarity, SparseVector};
-use crate::nn::{LEXICAL, MaskedLmHead, Pooling, RaggedBatch, SPLADE, SpladeSpec, TaskHead};
+use crate::nn::{LEXICAL, MaskedLmHead, Pooling, RaggedBatch, SPLADE, SpladeSpec, TaskHead, keep_memory};
 use crate::rows::{Content, ContentType, OutputDtype};
 use crate::sys::console::Console;
 use crate::text::{OnLong, Sequence, TokenizedText, Tokenizer};
@@ -241,6 +241,10 @@ impl Task for SparseEncoder {
 
     fn finish(&self, text: &TokenizedText, weights: Weights, _options: &RowOptions) -> Vec<TaskRow> {
         vec![TaskRow::of(text, Content::Sparse(Box::new(self.vector_of(weights))))]
+    }
+
+    fn on_workers_start(&self) {
+        keep_memory();
     }
 }
 

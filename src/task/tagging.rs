@@ -12,7 +12,7 @@ use crate::engine::{RowOptionError, RowOptions, Task, TaskInput, TaskRow, Tokeni
 use crate::error::UsageError;
 use crate::load::{Loaded, LoadedHead};
 use crate::model::classification::{ScoreFunction, labels};
-use crate::nn::{TaskHead, TokenHead};
+use crate::nn::{TaskHead, TokenHead, keep_memory};
 use crate::rows::{Content, ContentType, Entity, SpanKind};
 use crate::text::OnLong;
 use crate::text::{Characters, TokenSpan, TokenizedText, Windows};
@@ -143,6 +143,10 @@ impl Task for Tagger {
 
     fn check(&self, options: &RowOptions) -> Result<(), RowOptionError> {
         options.only(&["raw"])
+    }
+
+    fn on_workers_start(&self) {
+        keep_memory();
     }
 }
 

@@ -154,6 +154,10 @@ impl Task for TextEncoder {
     fn check(&self, options: &RowOptions) -> Result<(), RowOptionError> {
         either!(self, task => task.check(options))
     }
+
+    fn on_workers_start(&self) {
+        either!(self, task => task.on_workers_start())
+    }
 }
 
 impl ModelTask for TextEncoder {

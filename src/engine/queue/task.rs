@@ -6,7 +6,6 @@ use anyhow::Result;
 
 use crate::engine::task::{RowOptionError, RowOptions, Task, TaskInput, TaskRow, TokenizeError};
 use crate::engine::workers::run;
-use crate::sys::allocator::keep_freed_memory;
 use crate::text::TokenizedText;
 
 /// A task in a queue, whatever its outputs.
@@ -46,7 +45,7 @@ impl<T: Task> QueueTask<T> {
     /// A task whose forward passes have at most `batch_tokens` tokens, unless a single sequence has more.
     /// `cost`: see [`QueuedTask::cost`].
     pub fn new(task: Arc<T>, batch_tokens: usize, cost: f64) -> Self {
-        keep_freed_memory();
+        task.on_workers_start();
         QueueTask { task, batch_tokens, cost }
     }
 }

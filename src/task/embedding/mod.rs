@@ -22,7 +22,7 @@ use super::tokens::check_tokens;
 use crate::engine::{RowOptionError, RowOptions, Task, TaskInput, TaskRow, TokenizeError};
 use crate::model::modules::Role;
 use crate::neighbours::Similarity;
-use crate::nn::{Encoder, EncoderSpec, Pooling, PostPooling, RaggedBatch, apply_to_tokens};
+use crate::nn::{Encoder, EncoderSpec, Pooling, PostPooling, RaggedBatch, apply_to_tokens, keep_memory};
 use crate::rows::{Content, ContentType, OutputDtype, Span, VectorType};
 use crate::task::options::VectorOptions;
 use crate::task::reading::{Reading, Readings};
@@ -339,6 +339,10 @@ impl Task for Embedder {
                 self.finishing.check(options.dimensions)
             }
         }
+    }
+
+    fn on_workers_start(&self) {
+        keep_memory();
     }
 }
 

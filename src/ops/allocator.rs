@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use libmimalloc_sys::{mi_collect, mi_option_set_default, mi_option_t, mi_register_error};
 
-use super::memory::on_refusal;
+use crate::sys::memory::on_refusal;
 
 /// `ENOMEM` and `EOVERFLOW` of errno.h: there is no memory for an allocation, or no address space is that
 /// large.
