@@ -11,7 +11,7 @@ use super::choice::{OrAuto, named, named_or_auto};
 use super::resolve::{console, format_of, inputs, target};
 use crate::error::UsageError;
 use crate::formats::csv::FieldSyntax;
-use crate::input::{self, Fields, Filter, KeptName, TextFields};
+use crate::input::{self, Fields, Filter, HEADER, KeptName, TextFields};
 use crate::job::{OnNull, Selection, Shard, StartMode};
 use crate::load::ModelOptions;
 use crate::named::{Named, names};
@@ -32,7 +32,8 @@ pub(super) struct RecordArgs {
 
     /// Files, directories or glob patterns such as 'docs/*.txt'. Directories are searched recursively,
     /// without hidden files and files that .gitignore excludes; if some files have fields (jsonl, csv, tsv,
-    /// parquet, arrow), only those are read. Files may be compressed (.gz, .zst). - is standard input
+    /// parquet, arrow) or are FASTA, only those are read. Files may be compressed (.gz, .zst). - is standard
+    /// input
     #[arg(short, long, value_name = "FILE", num_args = 1..)]
     pub input: Vec<PathBuf>,
 
@@ -48,7 +49,8 @@ pub(super) struct RecordArgs {
     #[arg(long)]
     pub no_ignore: bool,
 
-    /// Input format. auto: by file extension; lines: one text per line; files: one text per file
+    /// Input format. auto: by file extension; lines: one text per line; fasta: sequences below headers;
+    /// files: one text per file
     #[arg(long, value_name = "FORMAT", default_value = "auto", value_parser = named_or_auto::<input::Format>())]
     pub input_format: OrAuto<input::Format>,
 
@@ -77,13 +79,14 @@ pub(super) struct RecordArgs {
     pub id_field: Option<String>,
 
     /// Fields or columns to copy to the output, separated by commas or spaces; NAME=AS copies NAME under the
-    /// name AS. Every input has text, file and line. Columns of parquet and arrow inputs keep their type;
-    /// other types are inferred from the first records
+    /// name AS. Every input has text, file and line, FASTA header. Columns of parquet and arrow inputs keep
+    /// their type; other types are inferred from the first records
     #[arg(long, value_name = "NAME", num_args = 1.., value_delimiter = ',', value_parser = kept_name)]
     pub keep: Vec<KeptName>,
 
     /// Output file [default: standard output]. It is written atomically and replaces an existing file; its
-    /// directory is made if there is none. Skipped, failed and truncated records are listed in FILE.ledger.jsonl
+    /// directory is made if there is none. Skipped, failed and truncated records are listed in
+    /// FILE.ledger.jsonl
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 
@@ -236,7 +239,10 @@ fn input(
     ];
     let field_option = field_options.into_iter().find(|(_, is_given)| *is_given).map(|(option, _)| option);
     // Records of any format have a text, a file and a line, which --keep may name.
-    let is_own = |kept: &KeptName| texts.is_empty() && Fields::is_built_in(&kept.field);
+    let are_fasta = sources.iter().all(|source| source.format == input::Format::Fasta);
+    let is_own = |kept: &KeptName| {
+        texts.is_empty() && (Fields::is_built_in(&kept.field) || are_fasta && kept.field == HEADER)
+    };
     if let Some(option) = field_option.or((!keep.iter().all(is_own)).then_some("--keep"))
         && !sources.iter().any(|source| source.format.has_fields())
     {

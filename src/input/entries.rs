@@ -10,6 +10,7 @@ use anyhow::{Error, Result, bail};
 use super::batches::BatchRows;
 use super::csv::CsvRecords;
 use super::error::cannot_open;
+use super::fasta::Fasta;
 use super::file;
 use super::json::{self, JsonLines};
 use super::limit::ReadLimit;
@@ -47,6 +48,7 @@ struct OpenInput {
 /// The reader of a format.
 enum FormatReader {
     Lines(Lines),
+    Fasta(Fasta),
     Json(JsonLines),
     Csv(Box<CsvRecords>),
     Batches(Box<BatchRows>),
@@ -208,6 +210,7 @@ impl OpenInput {
         };
         let reader = match (source.format, &source.path) {
             (Format::Lines, _) => FormatReader::Lines(Lines::new(input()?, fields.keep.clone(), limit)),
+            (Format::Fasta, _) => FormatReader::Fasta(Fasta::new(input()?, fields.keep.clone(), limit)),
             (Format::Jsonl, _) => FormatReader::Json(JsonLines::new(input()?, fields.clone(), limit)),
             (Format::Csv | Format::Tsv, _) => {
                 let records = CsvRecords::open(input()?.checked()?, source.syntax, fields, limit)?;
@@ -233,6 +236,7 @@ impl OpenInput {
         let compressed = self.compressed_bytes_read.as_ref().map(|read| read.load(Ordering::Relaxed));
         let bytes_read = compressed.unwrap_or_else(|| match &self.reader {
             FormatReader::Lines(lines) => lines.bytes_read(),
+            FormatReader::Fasta(sequences) => sequences.bytes_read(),
             FormatReader::Json(lines) => lines.bytes_read(),
             FormatReader::Csv(rows) => rows.bytes_read(),
             FormatReader::Batches(rows) => rows.bytes_read(),
@@ -249,6 +253,7 @@ impl FormatReader {
     fn read(&mut self) -> Result<Option<Entry>> {
         match self {
             FormatReader::Lines(lines) => lines.read(),
+            FormatReader::Fasta(sequences) => sequences.read(),
             FormatReader::Json(lines) => lines.read(),
             FormatReader::Csv(rows) => rows.read(),
             FormatReader::Batches(rows) => rows.read(),

@@ -73,8 +73,8 @@ impl Inputs {
     /// Which files of directories and globs are not inputs, and which inputs are lines beside others with
     /// fields: one sentence each.
     pub fn notes(&self) -> impl Iterator<Item = String> {
-        let lines = self.sources.iter().find(|source| !source.format.has_fields());
-        let lines = lines.filter(|_| self.sources.iter().any(|source| source.format.has_fields()));
+        let lines = self.sources.iter().find(|source| !source.format.is_data());
+        let lines = lines.filter(|_| self.sources.iter().any(|source| source.format.is_data()));
         let lines = lines.map(|source| {
             format!(
                 "{} is read as {}, without fields, beside inputs that have fields",
@@ -154,8 +154,8 @@ pub fn find(paths: &[PathBuf], format: Option<Format>, filter: &Filter) -> Resul
 /// Removes and returns the files of a directory or a glob that are not inputs: without a `format`, all that
 /// are not data, if there are data; those that describe the others in any case.
 fn leave_out(files: &mut Vec<PathBuf>, format: Option<Format>) -> Vec<PathBuf> {
-    let is_data = |file: &PathBuf| !is_metadata(file) && format_of(file).0.is_some_and(Format::has_fields);
-    let has_data = format.map_or(files.iter().any(is_data), Format::has_fields);
+    let is_data = |file: &PathBuf| !is_metadata(file) && format_of(file).0.is_some_and(Format::is_data);
+    let has_data = format.map_or(files.iter().any(is_data), Format::is_data);
     files
         .extract_if(.., |file| match format {
             None if has_data => !is_data(file),

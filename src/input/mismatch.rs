@@ -86,6 +86,7 @@ fn noun(format: Format) -> String {
     match format {
         Format::Lines | Format::Files => "text".into(),
         Format::Jsonl => "JSON lines".into(),
+        Format::Fasta => "a FASTA file".into(),
         Format::Csv | Format::Tsv => format!("a {} file", format.name()),
         Format::Parquet => Kind::Parquet.description(),
         Format::Arrow => Kind::Arrow.description(),

@@ -10,6 +10,9 @@ use crate::rows::FieldValue;
 
 /// The built-in field of the text.
 pub(super) const TEXT: &str = "text";
+
+/// The built-in field of FASTA that is the header of a sequence, without its `>`.
+pub const HEADER: &str = "header";
 /// 2⁵³: every integer up to this magnitude is exact as an `f64`.
 pub(super) const MAX_EXACT_INTEGER: f64 = 9_007_199_254_740_992.0;
 

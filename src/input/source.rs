@@ -26,6 +26,8 @@ pub enum Format {
     Parquet,
     /// An Arrow IPC file or stream.
     Arrow,
+    /// Sequences of proteins or nucleic acids, each below a header.
+    Fasta,
     /// One text per file.
     Files,
 }
@@ -37,6 +39,7 @@ names!(Format {
     Tsv => "tsv",
     Parquet => "parquet",
     Arrow => "arrow",
+    Fasta => "fasta",
     Files => "files",
 });
 
@@ -45,7 +48,9 @@ impl Format {
     pub fn is_binary(self) -> bool {
         match self {
             Format::Parquet | Format::Arrow => true,
-            Format::Lines | Format::Jsonl | Format::Csv | Format::Tsv | Format::Files => false,
+            Format::Lines | Format::Jsonl | Format::Csv | Format::Tsv | Format::Fasta | Format::Files => {
+                false
+            }
         }
     }
 
@@ -67,7 +72,7 @@ impl Format {
     pub(super) fn has_header(self) -> bool {
         match self {
             Format::Csv | Format::Tsv | Format::Parquet | Format::Arrow => true,
-            Format::Lines | Format::Jsonl | Format::Files => false,
+            Format::Lines | Format::Jsonl | Format::Fasta | Format::Files => false,
         }
     }
 
@@ -75,8 +80,19 @@ impl Format {
     pub fn has_fields(self) -> bool {
         match self {
             Format::Jsonl | Format::Csv | Format::Tsv | Format::Parquet | Format::Arrow => true,
-            Format::Lines | Format::Files => false,
+            Format::Lines | Format::Fasta | Format::Files => false,
         }
+    }
+
+    /// Whether a file of this format is meant to be read by software: plain texts beside such a file are
+    /// about it.
+    pub(super) fn is_data(self) -> bool {
+        self.has_fields() || self == Format::Fasta
+    }
+
+    /// Whether each record of the format has an id.
+    pub fn has_ids(self) -> bool {
+        matches!(self, Format::Fasta | Format::Files)
     }
 
     /// The format of files with this extension (in lower case, without the extension of the compression).
@@ -89,6 +105,7 @@ impl Format {
             "tsv" => Format::Tsv,
             "parquet" | "pq" => Format::Parquet,
             "arrow" | "arrows" | "feather" | "ipc" => Format::Arrow,
+            "fasta" | "fa" | "faa" | "fna" => Format::Fasta,
             _ => Format::Lines,
         })
     }

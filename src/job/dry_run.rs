@@ -1,4 +1,5 @@
-//! What a run would take (`--dry-run`): all records are read and tokenized, and a few are encoded for the rate.
+//! What a run would take (`--dry-run`): all records are read and tokenized, and a few are encoded for the
+//! rate.
 
 use std::time::{Duration, Instant};
 

@@ -76,6 +76,11 @@ fn damaged_lines_give_entries_or_an_error() {
 }
 
 #[test]
+fn damaged_fasta_gives_entries_or_an_error() {
+    fuzz("fasta", &seeds(&[], &[b">a b\nMKT\nLLA\n>\n;c\nM\xffK\r\n>c\n"]), CASES, damaged);
+}
+
+#[test]
 fn damaged_text_files_give_entries_or_an_error() {
     fuzz("files", &file_seeds(), CASES, damaged);
 }

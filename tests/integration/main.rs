@@ -21,6 +21,7 @@ mod decoders;
 mod edited;
 mod embed;
 mod embedded_texts;
+mod fasta;
 mod fields;
 mod files;
 mod foreign_vectors;

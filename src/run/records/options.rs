@@ -143,6 +143,6 @@ impl Input {
     /// Whether rows have an id column, whatever the first records contain.
     pub(super) fn has_ids(&self) -> bool {
         let is_named = matches!(self, Input::Files(_, fields) if fields.keeps_id || fields.id.is_some());
-        is_named || self.sources().iter().any(|source| source.format == Format::Files)
+        is_named || self.sources().iter().any(|source| source.format.has_ids())
     }
 }

@@ -44,7 +44,7 @@ macro_rules! targets {
 
 targets! {
     // Inputs.
-    lines, files, jsonl, csv, tsv, parquet, arrow, gzip, zstd,
+    lines, fasta, files, jsonl, csv, tsv, parquet, arrow, gzip, zstd,
     // Files of a model.
     config, safetensors_header, safetensors_index, pytorch_checkpoint,
     modules, model_settings, transformer_config, pooling_config, dense_config, layer_norm_config, normalize_config,
@@ -132,6 +132,10 @@ fn accepted<T>(result: Result<T, impl Display>, folder: &Path, bytes: &[u8]) -> 
 
 fn lines(bytes: &[u8]) -> bool {
     read_input("case.txt", bytes)
+}
+
+fn fasta(bytes: &[u8]) -> bool {
+    read_input("case.fasta", bytes)
 }
 
 /// A text that is a whole file (`--format files`).
