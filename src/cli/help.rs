@@ -55,7 +55,7 @@ const SHORT: &[(&str, &str)] = &[
     ("search_metric", "cosine, dot or euclidean [default: the model's similarity function]"),
     ("rescore", "The same vectors in f32, to rank the best candidates again"),
     ("weights", "Weights of the neighbours: softmax or uniform"),
-    ("shown_columns", "Columns of VECTORS to show [default: all]"),
+    ("shown_columns", "Columns to show [default: all]"),
     ("table_output", "Output file [default: standard output]"),
     ("auto_table_format", "text, jsonl, csv or parquet [default: by file extension, else text]"),
     ("compared_texts", "Texts to compare, each with all others"),

@@ -1,5 +1,6 @@
 //! `sconce search`: its arguments, and the options that they become.
 
+use std::collections::HashSet;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
@@ -239,20 +240,24 @@ fn texts(
     console: &Console,
 ) -> Result<SearchedTexts> {
     let name = paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ");
-    if args.rescore.is_some() {
-        bail!(UsageError(format!("--rescore needs vectors, but {name} is searched as texts; remove it")));
+    let of_vectors = [
+        ("--rescore", args.rescore.is_some()),
+        ("--vector-field", args.vector_field.is_some() && args.query_vectors.is_none()),
+    ];
+    if let Some((option, _)) = of_vectors.into_iter().find(|(_, is_given)| *is_given) {
+        bail!(UsageError(format!("{option} needs vectors, but {name} is searched as texts; remove it")));
     }
-    if args.context.is_some() && format != TableFormat::Text {
-        bail!(UsageError(format!(
-            "--context prints lines for people, but the output is {}; remove it, or pass --output-format text",
-            format.name()
-        )));
+    if args.context.is_some() && (format != TableFormat::Text || args.value_field.is_some()) {
+        bail!(UsageError(
+            "--context prints lines with places, which only --output-format text without --value-field has; remove one of them"
+                .into()
+        ));
     }
     for path in paths.iter().filter(|_| !args.are_texts) {
         let vectors = count_vector_files(path) as u64;
         if vectors > 0 && path.is_dir() {
-            console.note(format!(
-                "hint: {} has {} beside other files, and is searched as texts; pass the vector files to search those, or --texts",
+            console.detail(format!(
+                "{} has {} beside other files, and is searched as texts; pass the vector files to search those",
                 path.display(),
                 counted(vectors, "vector file")
             ));
@@ -265,10 +270,13 @@ fn texts(
         is_lenient: true,
     };
     let inputs = input::find(paths, Some(input::Format::Files), &filter);
-    let inputs = inputs.map_err(|error| UsageError(error.to_string().replace("--input ", "")))?;
+    let mut sources = inputs.map_err(|error| UsageError(error.to_string().replace("--input ", "")))?.sources;
+    // Paths may name a file twice.
+    let mut seen = HashSet::new();
+    sources.retain(|source| seen.insert(source.path.to_string()));
     Ok(SearchedTexts {
         name,
-        sources: inputs.sources,
+        sources,
         chunk_tokens: args.chunk.map(|tokens| tokens as usize),
         chunk_overlap: args.chunk_overlap.unwrap_or(0) as usize,
         cache: match (&args.cache, args.no_cache) {

@@ -1,8 +1,9 @@
 //! The rows of records in memory, for a caller that writes no file of them.
 
-use anyhow::Result;
+use anyhow::{Result, bail};
+use crossbeam_channel::Receiver;
+use indicatif::ProgressBar;
 
-use super::cursor::Cursor;
 use super::messages::{Outcome, RecordMeta};
 use super::queries::Queries;
 use super::reader::start_stages;
@@ -30,16 +31,28 @@ pub fn encode_records<T: Task>(
     engine: &Engine<T>,
     mut source: RecordSource,
     console: &Console,
-    mut visit: impl FnMut(&Location, EncodedRecord) -> Result<()>,
+    visit: impl FnMut(&Location, EncodedRecord) -> Result<()>,
 ) -> Result<()> {
     let bar = console.bar(source.size());
+    let start = source.start()?.clone();
+    let waves = start_stages(source, start, false, Queries::default(), engine)?;
+    let visited = visit_all(&waves, &bar, console, visit);
+    bar.finish_and_clear();
+    visited
+}
+
+/// Calls `visit` with the records of all waves.
+fn visit_all(
+    waves: &Receiver<Result<Outgoing<RecordMeta>>>,
+    bar: &ProgressBar,
+    console: &Console,
+    mut visit: impl FnMut(&Location, EncodedRecord) -> Result<()>,
+) -> Result<()> {
     let mut rows = 0;
-    let start: Cursor = source.start()?.clone();
-    for outgoing in start_stages(source, start, false, Queries::default(), engine)? {
-        let Outgoing::Wave(Wave { items, batches, done }) = outgoing? else { return Ok(()) };
+    while let Outgoing::Wave(Wave { items, batches, done }) = waves.recv().map_err(thread_panicked)?? {
         for _ in 0..batches {
             done.recv().map_err(thread_panicked)??;
-            console.draw(&bar, &counted(rows, "chunk"));
+            console.draw(bar, &counted(rows, "chunk"));
         }
         for (RecordMeta { location, chunk_texts, outcome, end, .. }, encoded) in &items {
             let encoded = match (outcome, encoded.as_ref().and_then(|rows| rows.get())) {
@@ -50,13 +63,16 @@ pub fn encode_records<T: Task>(
                 (Outcome::Failed(reason) | Outcome::TooLong { reason, .. }, None) => {
                     EncodedRecord::Failed(reason)
                 }
-                (Outcome::NoTokens | Outcome::Encoded { .. }, None) => EncodedRecord::Failed(NO_TOKENS),
+                (Outcome::NoTokens, None) => EncodedRecord::Failed(NO_TOKENS),
+                (Outcome::Encoded { .. }, None) => {
+                    bail!("{location} has no row; please report this as a bug")
+                }
                 (Outcome::Unchanged | Outcome::SkippedEmpty | Outcome::Null, None) => continue,
             };
             visit(location, encoded)?;
             bar.set_position(end.position);
         }
-        console.draw(&bar, &counted(rows, "chunk"));
+        console.draw(bar, &counted(rows, "chunk"));
     }
     Ok(())
 }

@@ -46,7 +46,7 @@ pub use batch_size::{
     workload,
 };
 pub use classification::{Classifier, ScoreOptions};
-pub use embedding::{EmbeddedTexts, Embedder, LateInteraction, document_limit};
+pub use embedding::{EmbeddedTexts, Embedder, LateInteraction};
 pub use entities::Aggregation;
 pub use masked_lm::MaskFiller;
 pub use model_task::{HeadMemory, ModelTask};

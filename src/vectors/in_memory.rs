@@ -121,11 +121,11 @@ mod tests {
     #[test]
     fn a_row_may_have_a_vector_per_token_or_none() {
         let mut rows = RowsInMemory::new(Representation::PerToken, 1, Vec::new());
-        [&[0.5, 0.1][..], &[], &[0.4, 0.9, 0.2]].iter().for_each(|vectors| rows.push(vectors, Vec::new()));
+        [&[0.5, 0.25][..], &[], &[0.5, 1.0, 0.25]].iter().for_each(|vectors| rows.push(vectors, Vec::new()));
         let file = VectorFile::in_memory("rows", rows, FileMetadata::default());
         let found = file.nearest_by_tokens(false, &[&[1.0, 2.0]], 3, None).unwrap();
         let found: Vec<(usize, f32)> =
             found.neighbours[0].iter().map(|neighbour| (neighbour.index, neighbour.score)).collect();
-        assert_eq!(found, [(2, 2.7), (0, 1.5)]);
+        assert_eq!(found, [(2, 3.0), (0, 1.5)]);
     }
 }

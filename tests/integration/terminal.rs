@@ -125,6 +125,26 @@ fn rows_on_a_terminal_have_no_control_characters() {
 }
 
 #[test]
+fn places_are_as_wide_as_the_terminal() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("a.txt"), "candle \u{1b}[31m 灯灯灯灯 attention candle ".repeat(20))
+        .unwrap();
+    for (columns, context) in [(60, None), (70, None), (70, Some("0"))] {
+        let mut command = sconce();
+        command.arg("search").arg(folder.path().join("a.txt")).args(["lamp", "-q", "-k", "1", "--no-cache"]);
+        command.args(context.map(|lines| format!("--context={lines}"))).arg("-m").arg(fixture("bert-tiny"));
+        let sent = on_terminal(&command, columns, Stdout::Terminal);
+        assert!(sent.contains("a.txt:1: ") && !sent.contains('\u{1b}'), "{sent:?}");
+        for line in sent.lines().filter(|line| !line.trim().is_empty()) {
+            // Only a wide character may leave a column free.
+            let width: usize = line.trim_end().chars().map(|c| if c == '灯' { 2 } else { 1 }).sum();
+            let columns = usize::from(columns);
+            assert!(line.trim_end().ends_with('…') && (columns - 2..=columns).contains(&width), "{sent}");
+        }
+    }
+}
+
+#[test]
 fn progress_is_not_drawn_with_quiet_or_beside_rows() {
     let folder = tempfile::tempdir().unwrap();
     for option in ["--quiet", "--no-progress"] {

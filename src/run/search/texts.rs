@@ -28,7 +28,7 @@ use crate::run::records::resolved;
 use crate::store::{Target, digest_cache};
 use crate::sys::console::{Console, counted};
 use crate::sys::regular_file::is_same_file;
-use crate::task::{OnLong, TextEncoder, VectorOptions, document_limit, workload};
+use crate::task::{Embedder, OnLong, TextEncoder, VectorOptions, workload};
 use crate::text::Chunking;
 use crate::vectors::{RowsInMemory, VectorFile};
 
@@ -93,13 +93,14 @@ pub(super) fn embed(options: &SearchOptions, texts: &SearchedTexts) -> Result<Ve
     encode_records(&engine, input.read(limit, None), console, |location, encoded| {
         match encoded {
             EncodedRecord::Failed(reason) => skipped.add(Reason::NotText, format!("{location} {reason}")),
-            EncodedRecord::Rows(chunks, texts) => {
-                for (chunk, text) in chunks.iter().zip(texts) {
+            EncodedRecord::Rows(chunks, chunk_texts) => {
+                for (chunk, text) in chunks.iter().zip(chunk_texts) {
                     match row(&location.source, chunk, text) {
                         Some((vectors, fields)) => rows.push(vectors, fields),
-                        None => {
-                            skipped.add(Reason::NotFinite, format!("{location} has a chunk without a vector"))
-                        }
+                        None => skipped.add(
+                            Reason::NotFinite,
+                            format!("{location} has a chunk whose vector is not finite"),
+                        ),
                     }
                 }
             }
@@ -123,6 +124,11 @@ fn readable(texts: &SearchedTexts, output: &Target, skipped: &mut Skipped) -> Ve
     let is_readable = |source: &&Source| {
         let InputPath::File(path) = &source.path else { return true };
         if matches!(output, Target::File(output) if is_same_file(path, output)) {
+            return false;
+        }
+        // Compressed files of a directory are rarely texts.
+        if source.is_lenient && source.compression.is_some() {
+            skipped.add(Reason::NotText, format!("{} is compressed", source.path));
             return false;
         }
         // A file that cannot be read is skipped with a reason when it is read as a text.
@@ -177,7 +183,7 @@ fn document_vectors(
     }
     let tokens = match texts.chunk_tokens {
         Some(tokens) => tokens,
-        None => CHUNK_TOKENS.min(document_limit(loaded)?),
+        None => CHUNK_TOKENS.min(Embedder::document_limit(loaded)?),
     };
     let overlap = texts.chunk_overlap;
     if overlap >= tokens {

@@ -13,7 +13,6 @@ use anyhow::Result;
 
 use finishing::Finishing;
 pub use late_interaction::LateInteraction;
-pub use resolve::document_limit;
 pub use texts::EmbeddedTexts;
 
 use super::model_task::ModelTask;

@@ -89,20 +89,20 @@ impl Embedder {
             unknown_token,
         })
     }
-}
 
-/// The maximum tokens of a document of an embedding model, and so of a chunk.
-///
-/// # Errors
-/// If the limit leaves no room for a text: a usage error.
-pub fn document_limit(loaded: &Loaded) -> Result<usize> {
-    match &loaded.modules.multi_vector {
-        Some(config) if loaded.steps.pooling == Pooling::MultiVector => {
-            max_length(loaded, config, Role::Document)
-        }
-        _ => {
-            let lengths = loaded.role_lengths();
-            Ok(lengths.map_or(loaded.max_length.tokens, |lengths| lengths[Role::Document as usize]))
+    /// The maximum tokens of a document of a model, and so of a chunk.
+    ///
+    /// # Errors
+    /// If the limit leaves no room for a text: a usage error.
+    pub fn document_limit(loaded: &Loaded) -> Result<usize> {
+        match &loaded.modules.multi_vector {
+            Some(config) if loaded.steps.pooling == Pooling::MultiVector => {
+                max_length(loaded, config, Role::Document)
+            }
+            _ => {
+                let lengths = loaded.role_lengths();
+                Ok(lengths.map_or(loaded.max_length.tokens, |lengths| lengths[Role::Document as usize]))
+            }
         }
     }
 }
