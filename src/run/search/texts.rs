@@ -26,7 +26,7 @@ use crate::rows::{
 use crate::run::embed;
 use crate::run::records::resolved;
 use crate::store::{Target, digest_cache};
-use crate::sys::console::{Console, counted};
+use crate::sys::console::{Console, counted, thousands};
 use crate::sys::regular_file::is_same_file;
 use crate::task::{Embedder, OnLong, TextEncoder, VectorOptions, workload};
 use crate::text::Chunking;
@@ -111,7 +111,7 @@ pub(super) fn embed(options: &SearchOptions, texts: &SearchedTexts) -> Result<Ve
     console.detail(format!(
         "{}, {} of them from the cache",
         counted(rows.len() as u64, "chunk"),
-        engine.cached()
+        thousands(engine.cached())
     ));
     if rows.is_empty() {
         bail!("{} has no text to search; pass files or directories of texts", texts.name);
