@@ -22,8 +22,8 @@ Examples:
 
 #[derive(Debug, Args)]
 pub(super) struct CacheArgs {
-    /// Remove entries of these kinds, and print what was removed. Without KIND: weights, rows and digests,
-    /// which Sconce makes again. Other tools may use the models
+    /// Remove entries of these kinds, and print what was removed. Without KIND: weights, texts and
+    /// digests, which Sconce makes again. Other tools may use the models
     #[arg(long, value_name = "KIND", num_args = 0.., value_delimiter = ',', value_parser = named::<CacheKind>())]
     pub clear: Option<Vec<CacheKind>>,
 

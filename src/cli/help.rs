@@ -88,7 +88,7 @@ const SHORT: &[(&str, &str)] = &[
     ("device", "Device to run on [default: auto]"),
     ("dtype", "Matrix products in f32, bf16, f16 or int8 [default: f32]"),
     ("quiet", "Print only warnings and errors"),
-    ("clear", "Remove entries: weights, rows, digests, models [default: all but models]"),
+    ("clear", "Remove entries: weights, texts, digests, models [default: all but models]"),
     ("older_than", "Only entries that were not used for this number of days"),
     ("shell", "Shell to complete for"),
     ("help", "Print this page; --help has all options and examples"),

@@ -25,17 +25,17 @@ pub enum CacheKind {
     Models,
     /// Packed weights of a checkpoint.
     Weights,
-    /// Rows of texts.
-    Rows,
+    /// Chunks of texts with their vectors, of `search`.
+    Texts,
     /// Digests of large files.
     Digests,
 }
 
-names!(CacheKind { Models => "models", Weights => "weights", Rows => "rows", Digests => "digests" });
+names!(CacheKind { Models => "models", Weights => "weights", Texts => "texts", Digests => "digests" });
 
 impl CacheKind {
     /// The kinds that Sconce makes itself, in folders of their names.
-    pub const OWN: [CacheKind; 3] = [CacheKind::Weights, CacheKind::Rows, CacheKind::Digests];
+    pub const OWN: [CacheKind; 3] = [CacheKind::Weights, CacheKind::Texts, CacheKind::Digests];
 }
 
 /// The options of `sconce cache`.
