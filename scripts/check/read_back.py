@@ -304,12 +304,14 @@ def check_chunks(chunks, vectors, of_texts):
     """A message about what is wrong with the chunks of the f32 jsonl file; None if nothing is."""
     for index, record in enumerate(LONG_ROWS):
         spans = [[row[name] for name in SPAN] for row in chunks if row["index"] == index]
-        if [chunk for chunk, _, _ in spans] != list(range(len(spans))):
+        if [chunk for chunk, *_ in spans] != list(range(len(spans))):
             return f"chunks of record {index} are {spans}"
         text, end = record["text"], 0
-        for _, start, stop in spans:
+        for _, start, stop, line, end_line in spans:
             if text[end:start].strip() or not end <= start <= stop <= len(text):
                 return f"characters of record {index} before {start} are in no chunk"
+            if (line, end_line) != (1 + text[:start].count("\n"), 1 + text[:max(start, stop - 1)].count("\n")):
+                return f"characters {start} to {stop} of record {index} are not in the lines {line} to {end_line}"
             end = stop
         if text[end:].strip():
             return f"characters of record {index} after {end} are in no chunk"
