@@ -79,11 +79,8 @@ pub(super) struct RerankArgs {
     #[arg(long, value_name = "TEXT", conflicts_with = "prompt_name", help_heading = "Vectors")]
     pub prompt: Option<String>,
 
-    /// Name of a prompt in the model's files to put before each text
-    ///
-    /// The model is a cross-encoder, whose prompt is put before the query or is the instruction in its chat
-    /// template
-    #[arg(long, value_name = "NAME", help_heading = "Vectors")]
+    /// Name of a prompt in the files of a cross-encoder
+    #[arg(long, value_name = "NAME", long_help, help_heading = "Vectors")]
     pub prompt_name: Option<String>,
 
     /// cls, mean, max, none, … [default: from the model's files]

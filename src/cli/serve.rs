@@ -36,7 +36,7 @@ pub(super) struct ServeArgs {
     #[command(flatten)]
     pub vectors: VectorArgs,
 
-    /// Longer texts: truncate, error, skip, mean
+    /// Longer texts: truncate, error, mean
     ///
     /// A request may say otherwise. mean: encode the text in chunks and take the mean of their vectors,
     /// weighted by tokens
