@@ -23,7 +23,13 @@ pub(super) struct AnswerArgs {
     pub records: RecordArgs,
 
     /// Question that is answered from each text
-    #[arg(long, value_name = "QUESTION", required_unless_present = "record_question_field")]
+    #[arg(
+        long,
+        value_name = "QUESTION",
+        required_unless_present = "record_question_field",
+        long_help,
+        help_heading = "Input"
+    )]
     pub question: Option<String>,
 
     /// Field or column of the question of each record
@@ -31,34 +37,45 @@ pub(super) struct AnswerArgs {
         id = "record_question_field",
         long = "question-field",
         value_name = "NAME",
-        conflicts_with = "question"
+        conflicts_with = "question",
+        long_help,
+        help_heading = "Input"
     )]
     pub question_field: Option<String>,
 
-    /// Text with the answer: the same as TEXT
-    #[arg(long, value_name = "TEXT", conflicts_with_all = ["texts", "input"])]
+    /// Text with the answer
+    ///
+    /// The same as TEXT
+    #[arg(long, value_name = "TEXT", conflicts_with_all = ["texts", "input"], help_heading = "Input")]
     pub context: Option<String>,
 
-    /// Write the K answers with the highest scores
-    #[arg(id = "top_answers", long = "top-k", value_name = "K", default_value_t = AnswerOptions::default().top_k as u32, value_parser = clap::value_parser!(u32).range(1..))]
+    /// Write the K best answers
+    #[arg(id = "top_answers", long = "top-k", value_name = "K", default_value_t = AnswerOptions::default().top_k as u32, value_parser = clap::value_parser!(u32).range(1..), long_help, help_heading = "Spans")]
     pub top_k: u32,
 
-    /// Write the sum of the logits of start and end instead of the product of their probabilities; of answers
-    /// with the same words, that with the highest sum
-    #[arg(long)]
+    /// Write logits instead of scores
+    ///
+    /// The score of an answer is the sum of the logits of its start and end instead of the product of their
+    /// probabilities; of answers with the same words, the one with the highest sum is written
+    #[arg(long, help_heading = "Scores")]
     pub raw: bool,
 
-    /// Maximum tokens of an answer, before it is extended to whole words
-    #[arg(long, value_name = "N", default_value_t = AnswerOptions::default().max_answer_length as u32, value_parser = clap::value_parser!(u32).range(1..))]
+    /// Maximum tokens of an answer
+    ///
+    /// The answer is then extended to whole words
+    #[arg(long, value_name = "N", default_value_t = AnswerOptions::default().max_answer_length as u32, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Spans")]
     pub max_answer_length: u32,
 
-    /// Maximum tokens per question and text, including special tokens; longer texts are read in windows
-    /// [default: the model's limit]
-    #[arg(id = "window_length", long = "max-length", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    /// Maximum tokens per question and text [default: the model's limit]
+    ///
+    /// They include special tokens. Longer texts are read in windows
+    #[arg(id = "window_length", long = "max-length", value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Spans")]
     pub max_length: Option<u32>,
 
-    /// Tokens that the windows of a long text share [default: 128, at most half of the limit]
-    #[arg(id = "answer_stride", long = "stride", value_name = "N")]
+    /// Tokens that windows of longer texts share [default: 128]
+    ///
+    /// The default is at most half of the limit
+    #[arg(id = "answer_stride", long = "stride", value_name = "N", help_heading = "Spans")]
     pub stride: Option<u32>,
 
     #[command(flatten)]

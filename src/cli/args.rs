@@ -1,5 +1,5 @@
 //! The arguments that several commands share, as clap parses them. The doc comments of fields are the text of
-//! `--help`.
+//! `-h` and `--help`.
 
 use std::path::PathBuf;
 
@@ -18,37 +18,39 @@ pub(super) const DEFAULT_MODEL: &str = "sentence-transformers/all-MiniLM-L6-v2";
 /// How a text becomes a vector.
 #[derive(Debug, Args)]
 pub(super) struct VectorArgs {
-    /// How to pool token vectors. auto: from the model's files; multi-vector: one projected vector per token,
-    /// of a model like ColBERT; none: one hidden state per token; splade: weights of the vocabulary, from the
-    /// logits of the model's masked-LM head; lexical: weights of the tokens of a text, of a model like BGE-M3
-    #[arg(long, value_name = "MODE", default_value = "auto", value_parser = pooling())]
+    /// cls, mean, max, none, … [default: from the model's files]
+    ///
+    /// How to pool token vectors. auto: the default; multi-vector: one projected vector per token, of a model
+    /// like ColBERT; none: one hidden state per token; splade: weights of the vocabulary, from the logits of
+    /// the model's masked-LM head; lexical: weights of the tokens of a text, of a model like BGE-M3
+    #[arg(long, value_name = "MODE", default_value = "auto", value_parser = pooling(), hide_default_value = true, help_heading = "Vectors")]
     pub pooling: OrAuto<Pooling>,
 
     /// Normalize vectors to unit length [default: from the model's files]
-    #[arg(long, overrides_with = "no_normalize")]
+    #[arg(long, overrides_with = "no_normalize", help_heading = "Vectors")]
     pub normalize: bool,
 
     /// Do not normalize vectors
-    #[arg(long, overrides_with = "normalize")]
+    #[arg(long, overrides_with = "normalize", help_heading = "Vectors")]
     pub no_normalize: bool,
 
     /// Truncate vectors to their first N dimensions, before normalization, or use the model's Dense layer
     /// with N outputs if it has several to choose from [default: from the model's files]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Vectors")]
     pub dimensions: Option<u32>,
 
     /// Prompt to put before each text [default: from the model's files]
-    #[arg(long, value_name = "TEXT", conflicts_with = "prompt_name")]
+    #[arg(long, value_name = "TEXT", conflicts_with = "prompt_name", help_heading = "Vectors")]
     pub prompt: Option<String>,
 
     /// Name of a prompt in the model's files to put before each text
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", long_help, help_heading = "Vectors")]
     pub prompt_name: Option<String>,
 
     /// What the texts are, as encode_query and encode_document of sentence-transformers: chooses the prompt,
     /// and in a multi-vector model the length of texts and the expansion of queries [default: document for a
     /// multi-vector model]
-    #[arg(long, value_name = "ROLE", value_parser = named::<Role>())]
+    #[arg(long, value_name = "ROLE", value_parser = named::<Role>(), help_heading = "Vectors")]
     pub role: Option<Role>,
 
     #[command(flatten)]
@@ -58,12 +60,14 @@ pub(super) struct VectorArgs {
 /// The limit of a text in tokens.
 #[derive(Debug, Args)]
 pub(super) struct LimitArgs {
-    /// Maximum tokens per text or pair, including special tokens [default: the model's limit]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    /// Maximum tokens per text [default: the model's limit]
+    ///
+    /// The maximum includes special tokens; that of a pair is for both texts together
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Vectors")]
     pub max_length: Option<u32>,
 
     /// Side at which longer texts are truncated [default: from the model's files, else right]
-    #[arg(long, value_name = "SIDE", value_parser = named::<TruncationSide>())]
+    #[arg(long, value_name = "SIDE", value_parser = named::<TruncationSide>(), help_heading = "Vectors")]
     pub truncation_side: Option<TruncationSide>,
 }
 
@@ -105,14 +109,17 @@ pub(super) struct HardwareArgs {
     #[arg(long, help_heading = "Model")]
     pub no_weight_cache: bool,
 
-    /// Device to run on. auto: a GPU, if this build supports GPUs and one is available, else the CPU;
-    /// cuda:0,1: several GPUs
+    /// Device to run on
+    ///
+    /// auto: a GPU, if this build supports GPUs and one is available, else the CPU; cuda:0,1: several GPUs
     #[arg(long, value_name = "auto|cpu|cuda[:N,…]", default_value = "auto", value_parser = device, help_heading = "Hardware")]
     pub device: DeviceRequest,
 
-    /// Data type of matrix products (accumulation is always f32). Faster than f32: int8 on any CPU; bf16 on a
-    /// CPU with AVX-512 BF16 or AMX, bf16x3 (each value as two bf16 values) with AMX; f16 and bf16 on a GPU.
-    /// Elsewhere bf16 takes the time of f32
+    /// Matrix products in f32, bf16, f16 or int8
+    ///
+    /// Accumulation is always f32. Faster than f32: int8 on any CPU; bf16 on a CPU with AVX-512 BF16 or AMX,
+    /// bf16x3 (each value as two bf16 values) with AMX; f16 and bf16 on a GPU. Elsewhere bf16 takes the time
+    /// of f32
     #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = named::<ComputeDtype>(), help_heading = "Hardware")]
     pub dtype: ComputeDtype,
 
@@ -123,7 +130,9 @@ pub(super) struct HardwareArgs {
 
 #[derive(Debug, Args)]
 pub(super) struct SourceArgs {
-    /// Model directory with a config.json, or model id on the Hugging Face Hub
+    /// Model directory, or model id on the Hugging Face Hub
+    ///
+    /// A model directory has a config.json
     #[arg(
         short,
         long,
@@ -152,7 +161,7 @@ pub(super) struct HubArgs {
 #[derive(Debug, Args)]
 pub(super) struct VerbosityArgs {
     /// Print only warnings and errors
-    #[arg(short, long, conflicts_with = "verbose", help_heading = "Messages")]
+    #[arg(short, long, conflicts_with = "verbose", help_heading = "Messages", long_help)]
     pub quiet: bool,
 
     /// Print every decision and timing

@@ -30,15 +30,17 @@ Examples:
 #[derive(Debug, Args)]
 pub(super) struct AttendArgs {
     /// Text to encode
-    #[arg(id = "attended_text", value_name = "TEXT")]
+    #[arg(id = "attended_text", value_name = "TEXT", long_help)]
     pub text: String,
 
     /// Second text of a pair
-    #[arg(value_name = "PAIR")]
+    #[arg(value_name = "PAIR", long_help)]
     pub pair: Option<String>,
 
-    /// Output file: svg, png, html, npy, safetensors, json or txt by its extension [default: a picture on
-    /// standard output]. It is written atomically and replaces an existing file
+    /// svg, png, html, npy, safetensors or json [default: a picture on standard output]
+    ///
+    /// Output file, whose extension is one of these or txt. It is written atomically and replaces an existing
+    /// file
     #[arg(id = "attention_output", short = 'o', long = "output", value_name = "FILE")]
     pub output: Option<PathBuf>,
 
@@ -53,26 +55,33 @@ pub(super) struct AttendArgs {
     )]
     pub format: OrAuto<AttentionFormat>,
 
-    /// Layer, counted from 0 as in output_attentions of transformers [default: all, or with --rollout the
-    /// last; without --output the last]
+    /// Layer, from 0 [default: all; the last without --output]
+    ///
+    /// Layers are counted as in output_attentions of transformers. With --rollout, the default is the last
     #[arg(long, value_name = "N")]
     pub layer: Option<usize>,
 
-    /// Head, counted from 0 [default: all; without --output their mean]
-    #[arg(long, value_name = "N", conflicts_with_all = ["mean", "rollout"])]
+    /// Head, from 0 [default: all; their mean without --output]
+    #[arg(long, value_name = "N", conflicts_with_all = ["mean", "rollout"], long_help)]
     pub head: Option<usize>,
 
-    /// The mean over the heads of each layer
+    /// Mean over the heads
+    ///
+    /// One mean for each layer
     #[arg(long, conflicts_with = "rollout")]
     pub mean: bool,
 
-    /// Attention rollout up to the layer (Abnar & Zuidema 2020): the product over all layers of 0.5 times the
+    /// Attention rollout over the layers
+    ///
+    /// The rollout up to the layer (Abnar & Zuidema 2020) is the product over all layers of 0.5 times the
     /// mean over the heads plus 0.5 times the identity
     #[arg(long, conflicts_with = "mixing")]
     pub rollout: bool,
 
-    /// For models with talking heads: the probabilities of the softmax before heads are mixed, or the weights
-    /// after that, by which values are summed [default: after]
+    /// Talking heads: before or after mixing [default: after]
+    ///
+    /// before: the probabilities of the softmax, before heads are mixed; after: the weights after that, by
+    /// which values are summed
     #[arg(long, value_name = "WHEN", value_parser = named::<Mixing>())]
     pub mixing: Option<Mixing>,
 

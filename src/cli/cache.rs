@@ -22,13 +22,15 @@ Examples:
 
 #[derive(Debug, Args)]
 pub(super) struct CacheArgs {
-    /// Remove entries of these kinds, and print what was removed. Without KIND: weights, texts and
-    /// digests, which Sconce makes again. Other tools may use the models
+    /// Remove entries: weights, texts, digests, models [default: all but models]
+    ///
+    /// What was removed is printed. Sconce makes weights, texts and digests again. Other tools may use the
+    /// models
     #[arg(long, value_name = "KIND", num_args = 0.., value_delimiter = ',', value_parser = named::<CacheKind>())]
     pub clear: Option<Vec<CacheKind>>,
 
     /// Only entries that were not used for this number of days
-    #[arg(long, value_name = "DAYS", value_parser = clap::value_parser!(u32))]
+    #[arg(long, value_name = "DAYS", value_parser = clap::value_parser!(u32), long_help)]
     pub older_than: Option<u32>,
 
     #[command(flatten)]
@@ -39,7 +41,7 @@ pub(super) struct CacheArgs {
 #[derive(Debug, Args)]
 pub(super) struct CacheTableArgs {
     /// Output format
-    #[arg(id = "table_format", long = "output-format", value_name = "FORMAT", default_value = "text", value_parser = named::<TableFormat>())]
+    #[arg(id = "table_format", long = "output-format", value_name = "FORMAT", default_value = "text", value_parser = named::<TableFormat>(), long_help, help_heading = "Output")]
     pub format: TableFormat,
 }
 

@@ -22,11 +22,18 @@ pub(super) struct ClassifyArgs {
     pub records: RecordArgs,
 
     /// Field or column of the second text of a pair
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", help_heading = "Input")]
     pub pair_field: Option<String>,
 
-    /// Write the K labels with the highest scores; 0: all
-    #[arg(id = "top_labels", long = "top-k", value_name = "K", default_value_t = 1)]
+    /// Write the K best labels; 0: all
+    #[arg(
+        id = "top_labels",
+        long = "top-k",
+        value_name = "K",
+        default_value_t = 1,
+        long_help,
+        help_heading = "Scores"
+    )]
     pub top_k: u32,
 
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! The commands, as clap parses them. The doc comments are the text of `--help`.
+//! The commands, as clap parses them. The doc comments are the text of `-h` and `--help`.
 
 use std::path::PathBuf;
 
@@ -70,6 +70,7 @@ pub(super) enum Command {
     /// Print a completion script for a shell
     Completions {
         /// Shell to complete for
+        #[arg(long_help)]
         shell: clap_complete::Shell,
     },
     /// Write the man pages of all commands into a directory

@@ -15,7 +15,7 @@ Examples:
 #[derive(Debug, Args)]
 pub(super) struct DownloadArgs {
     /// Model id on the Hugging Face Hub
-    #[arg(id = "download_id", value_name = "ID")]
+    #[arg(id = "download_id", value_name = "ID", long_help)]
     pub model: String,
 
     #[command(flatten)]

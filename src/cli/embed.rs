@@ -42,7 +42,7 @@ pub(super) struct EmbedArgs {
     /// Add rows to the output file for the records that it has none of yet, in jsonl, csv, parquet or arrow.
     /// The column record_hash tells which; the first run with --append writes it, too. Rows of records that
     /// are no longer in the input stay
-    #[arg(long, conflicts_with = "shard", requires = "output")]
+    #[arg(long, conflicts_with = "shard", requires = "output", help_heading = "Output")]
     pub append: bool,
 
     /// Keep rows in the directory DIR, and take those of texts that an earlier run with --cache has encoded
@@ -52,22 +52,22 @@ pub(super) struct EmbedArgs {
 
     /// Write what a run would take to standard output: rows, tokens, truncated texts, time; all records are
     /// read and tokenized, a few are encoded, and no file is written
-    #[arg(long, conflicts_with_all = ["append", "resume", "restart", "stats", "cache"])]
+    #[arg(long, conflicts_with_all = ["append", "resume", "restart", "stats", "cache"], help_heading = "Output")]
     pub dry_run: bool,
 
     /// Field or column of the second text of a pair
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", help_heading = "Input")]
     pub pair_field: Option<String>,
 
     /// Name of the column of vectors, in jsonl, parquet and arrow [default: embedding, or embeddings]; in csv
     /// a column of this name has the whole vector, [0.1,0.2,…], in place of a column for each element
-    #[arg(long, value_name = "NAME", conflicts_with = "outputs", value_parser = NonEmptyStringValueParser::new())]
+    #[arg(long, value_name = "NAME", conflicts_with = "outputs", value_parser = NonEmptyStringValueParser::new(), help_heading = "Output")]
     pub vector_column: Option<String>,
 
     /// Data type of the stored vectors. int8: vector ≈ scale · values, with one scale per vector (npy and
     /// safetensors: unit vectors, so no scale is stored); binary: eight dimensions per int8, packbits(x > 0)
     /// − 128
-    #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = named::<OutputDtype>())]
+    #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = named::<OutputDtype>(), help_heading = "Output")]
     pub output_dtype: OutputDtype,
 
     #[command(flatten)]
@@ -80,29 +80,33 @@ pub(super) struct EmbedArgs {
 
     /// Hierarchical token pooling of a multi-vector model: cluster the vectors of a text, about N in a
     /// cluster, and keep the mean of each, normalized [default: from the model's files]
-    #[arg(long, value_name = "N", value_parser = factor)]
+    #[arg(long, value_name = "N", value_parser = factor, help_heading = "Vectors")]
     pub token_pooling: Option<f64>,
 
-    /// What to do with texts longer than the limit. error: stop; skip: write no row and exit with code 3;
-    /// mean: encode the text in chunks and take the mean of their vectors, weighted by tokens
-    #[arg(long, value_name = "ACTION", default_value = "truncate", value_parser = on_long())]
+    /// Longer texts: truncate, error, skip, mean
+    ///
+    /// The limit is --max-length. error: stop; skip: write no row and exit with code 3; mean: encode the text
+    /// in chunks and take the mean of their vectors, weighted by tokens
+    #[arg(long, value_name = "ACTION", default_value = "truncate", value_parser = on_long(), help_heading = "Vectors")]
     pub on_long: OnLongArg,
 
-    /// Split texts into chunks of at most TOKENS tokens, including special tokens and the prompt, and write
-    /// one row per chunk. A chunk ends at the last paragraph that fits, else at the last sentence, else at
-    /// the last word. start, end, line and end_line locate it in the text; --keep text copies its own text
-    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
+    /// One row per chunk of at most TOKENS tokens
+    ///
+    /// TOKENS includes special tokens and the prompt. A chunk ends at the last paragraph that fits, else at
+    /// the last sentence, else at the last word. start, end, line and end_line locate it in the text; --keep
+    /// text copies its own text
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Vectors")]
     pub chunk: Option<u32>,
 
     /// Repeat up to N tokens from the end of the previous chunk, beginning with a whole sentence or word
     /// [default: 0]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", help_heading = "Vectors")]
     pub chunk_overlap: Option<u32>,
 
     /// Late chunking, for models with mean pooling: encode the whole text, then pool the tokens of each
     /// chunk. Texts over the limit are encoded in parts, each with up to a quarter of the limit as context
     /// before its first chunk
-    #[arg(long)]
+    #[arg(long, help_heading = "Vectors")]
     pub chunk_late: bool,
 
     #[command(flatten)]

@@ -23,11 +23,11 @@ pub(super) struct FillArgs {
     pub records: RecordArgs,
 
     /// Field or column of the second text of a pair
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", help_heading = "Input")]
     pub pair_field: Option<String>,
 
     /// Write the K best tokens for each mask; 0: all
-    #[arg(id = "top_tokens", long = "top-k", value_name = "K", default_value_t = MaskFiller::TOP_K as u32)]
+    #[arg(id = "top_tokens", long = "top-k", value_name = "K", default_value_t = MaskFiller::TOP_K as u32, long_help, help_heading = "Scores")]
     pub top_k: u32,
 
     #[command(flatten)]

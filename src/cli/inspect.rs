@@ -21,19 +21,23 @@ Examples:
 
 #[derive(Debug, Args)]
 pub(super) struct InspectArgs {
-    /// Model directory, or model id on the Hugging Face Hub: the same as --model
+    /// Model directory, or model id on the Hugging Face Hub
+    ///
+    /// The same as --model
     #[arg(value_name = "MODEL")]
     pub model_or_id: Option<String>,
 
     /// Print JSON
-    #[arg(long)]
+    #[arg(long, long_help)]
     pub json: bool,
 
     /// Show the cost of a text of N tokens [default: the model's limit]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), long_help)]
     pub tokens: Option<u32>,
 
-    /// List all tensors of the checkpoint, and which of them are used
+    /// List all tensors of the checkpoint
+    ///
+    /// The list says which of them are used
     #[arg(long)]
     pub tensors: bool,
 

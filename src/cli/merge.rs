@@ -17,13 +17,16 @@ Examples:
 
 #[derive(Debug, Args)]
 pub(super) struct MergeArgs {
-    /// Output file, in the format of the files that are merged. It is written atomically and replaces an
-    /// existing file. - is standard output
+    /// Output file; - is standard output
+    ///
+    /// It has the format of the files that are merged, is written atomically and replaces an existing file
     #[arg(id = "merged_output", value_name = "OUT")]
     pub output: PathBuf,
 
-    /// Files that embed or another command wrote, of one format, model and options, in order. Shards must be
-    /// complete and in order. Their ledgers are merged, too
+    /// Files of one format, in order
+    ///
+    /// Files that embed or another command wrote, with the same model and options. Shards must be complete
+    /// and in order. Their ledgers are merged, too
     #[arg(id = "merged_files", value_name = "FILE", required = true)]
     pub inputs: Vec<PathBuf>,
 

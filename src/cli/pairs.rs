@@ -23,48 +23,62 @@ Examples:
 
 #[derive(Debug, Args)]
 pub(super) struct PairsArgs {
-    /// Vector file: npy, npz, safetensors, parquet, arrow, jsonl or csv, as embed or other software writes
-    /// them
+    /// Vector file, of embed or other software
+    ///
+    /// The format is npy, npz, safetensors, parquet, arrow, jsonl or csv
     #[arg(id = "searched_vectors", value_name = "VECTORS")]
     pub file: PathBuf,
 
-    /// Column, field, array or tensor of the vectors [default: embedding, or the only one with vectors]
+    /// Column or field of the vectors [default: embedding]
+    ///
+    /// In npz an array, in safetensors a tensor. Without embedding, the only one with vectors is taken
     #[arg(long, value_name = "NAME")]
     pub vector_field: Option<String>,
 
-    /// Minimum score of a pair
-    #[arg(id = "least_score", long = "threshold", value_name = "SCORE", value_parser = finite, allow_negative_numbers = true)]
+    /// Minimum score of a neighbour
+    ///
+    /// A pair is a row and its neighbour
+    #[arg(id = "least_score", long = "threshold", value_name = "SCORE", value_parser = finite, allow_negative_numbers = true, help_heading = "Neighbours")]
     pub threshold: Option<f64>,
 
-    /// What scores pairs. euclidean: the negative distance
-    #[arg(id = "pairs_metric", long = "metric", value_name = "METRIC", default_value = "cosine", value_parser = named::<Metric>())]
+    /// cosine, dot or euclidean
+    ///
+    /// Score of a pair; euclidean is the negative distance
+    #[arg(id = "pairs_metric", long = "metric", value_name = "METRIC", default_value = "cosine", value_parser = named::<Metric>(), help_heading = "Neighbours")]
     pub metric: Metric,
 
     /// Nearest neighbours of a row that are considered. A pair is found if either row is a neighbour of the
     /// other
-    #[arg(short = 'k', long, value_name = "K", default_value = "100", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(short = 'k', long, value_name = "K", default_value = "100", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Neighbours")]
     pub top_k: u32,
 
     /// Write only the N best pairs
-    #[arg(long, value_name = "N", default_value = "500000", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value = "500000", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Neighbours")]
     pub max_pairs: u32,
 
-    /// Write the cluster of every row instead of pairs: rows that are connected by pairs of at least
-    /// --threshold. keep is true for the first row of each cluster
-    #[arg(long, requires = "least_score", conflicts_with_all = ["top_k", "max_pairs"])]
+    /// Write the cluster of every row, and which row to keep
+    ///
+    /// No pairs are written. A cluster is rows that are connected by pairs of at least --threshold. keep is
+    /// true for the first row of each cluster
+    #[arg(long, requires = "least_score", conflicts_with_all = ["top_k", "max_pairs"], help_heading = "Neighbours")]
     pub clusters: bool,
 
-    /// Columns of VECTORS to copy to the output, separated by commas or spaces; of pairs, as NAME_a and
-    /// NAME_b
-    #[arg(id = "columns", long = "keep", value_name = "NAME", num_args = 1.., value_delimiter = ',')]
+    /// Columns of the vector file to copy to the output
+    ///
+    /// Several are separated by commas or spaces. With pairs, they are copied as NAME_a and NAME_b
+    #[arg(id = "columns", long = "keep", value_name = "NAME", num_args = 1.., value_delimiter = ',', help_heading = "Neighbours")]
     pub keep: Vec<String>,
 
-    /// Output file [default: standard output]. It is written atomically and replaces an existing file
-    #[arg(id = "table_output", short = 'o', long = "output", value_name = "FILE")]
+    /// Output file [default: standard output]
+    ///
+    /// It is written atomically and replaces an existing file
+    #[arg(id = "table_output", short = 'o', long = "output", value_name = "FILE", help_heading = "Output")]
     pub output: Option<PathBuf>,
 
-    /// Output format. auto: by file extension, text on standard output
-    #[arg(id = "auto_table_format", long = "output-format", value_name = "FORMAT", default_value = "auto", value_parser = named_or_auto::<TableFormat>())]
+    /// text, jsonl, csv or parquet [default: by file extension, else text]
+    ///
+    /// Output format. auto: the default, which is text on standard output
+    #[arg(id = "auto_table_format", long = "output-format", value_name = "FORMAT", default_value = "auto", value_parser = named_or_auto::<TableFormat>(), hide_default_value = true, help_heading = "Output")]
     pub output_format: OrAuto<TableFormat>,
 
     /// Number of CPU threads [default: all available cores]

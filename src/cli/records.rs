@@ -25,112 +25,127 @@ const SHARD_PART: &str = "{shard}";
 /// The texts, the output and the run of a command that turns records into rows.
 #[derive(Debug, Args)]
 pub(super) struct RecordArgs {
-    /// Texts. Without TEXT and --input, or if TEXT is a single -, texts are read from standard input, one per
-    /// line
+    /// Texts [default: lines of standard input]
+    ///
+    /// Without TEXT and --input, or if TEXT is a single -, texts are read from standard input, one per line
     #[arg(value_name = "TEXT", conflicts_with = "input")]
     pub texts: Vec<String>,
 
-    /// Files, directories or glob patterns such as 'docs/*.txt'. Directories are searched recursively,
-    /// without hidden files and files that .gitignore excludes; if some files have fields (jsonl, csv, tsv,
-    /// parquet, arrow) or are FASTA, only those are read. Files may be compressed (.gz, .zst). - is standard
-    /// input
-    #[arg(short, long, value_name = "FILE", num_args = 1..)]
+    /// Files, directories or glob patterns; - is standard input
+    ///
+    /// A pattern is, for example, 'docs/*.txt'. Directories are searched recursively, without hidden files
+    /// and files that .gitignore excludes; if some files have fields (jsonl, csv, tsv, parquet, arrow) or are
+    /// FASTA, only those are read. Files may be compressed (.gz, .zst)
+    #[arg(short, long, value_name = "FILE", num_args = 1.., help_heading = "Input")]
     pub input: Vec<PathBuf>,
 
     /// In directories and patterns, include all files that match GLOB, for example '*.md', and no others
-    #[arg(long, value_name = "GLOB")]
+    #[arg(long, value_name = "GLOB", help_heading = "Input")]
     pub include: Vec<String>,
 
     /// In directories and patterns, exclude files and directories that match GLOB
-    #[arg(long, value_name = "GLOB")]
+    #[arg(long, value_name = "GLOB", help_heading = "Input")]
     pub exclude: Vec<String>,
 
     /// Do not respect .gitignore and .ignore files
-    #[arg(long)]
+    #[arg(long, help_heading = "Input")]
     pub no_ignore: bool,
 
-    /// Input format. auto: by file extension; lines: one text per line; fasta: sequences below headers;
-    /// files: one text per file
-    #[arg(long, value_name = "FORMAT", default_value = "auto", value_parser = named_or_auto::<input::Format>())]
+    /// Input format [default: by file extension]
+    ///
+    /// auto: the default; lines: one text per line; fasta: sequences below headers; files: one text per file
+    #[arg(long, value_name = "FORMAT", default_value = "auto", value_parser = named_or_auto::<input::Format>(), hide_default_value = true, help_heading = "Input")]
     pub input_format: OrAuto<input::Format>,
 
     /// Delimiter of the fields in csv and tsv, one ASCII character; '\t' is a tab [default: a comma, in tsv a
     /// tab]
-    #[arg(long, value_name = "CHAR", value_parser = delimiter)]
+    #[arg(long, value_name = "CHAR", value_parser = delimiter, help_heading = "Input")]
     pub delimiter: Option<u8>,
 
     /// Quote around fields of csv and tsv, one ASCII character, or none: quotes are plain text [default: \",
     /// in tsv none]
-    #[arg(long, value_name = "CHAR|none", value_parser = quote)]
+    #[arg(long, value_name = "CHAR|none", value_parser = quote, help_heading = "Input")]
     pub quote: Option<Quote>,
 
-    /// Field or column of the text, in jsonl, csv, tsv, parquet and arrow, or several, separated by commas or
-    /// spaces, whose values are joined. meta.text is the field text in the object or struct meta, here and in
-    /// the other options [default: text]
-    #[arg(long, value_name = "NAME", num_args = 1.., value_delimiter = ',')]
+    /// Fields or columns of the text [default: text]
+    ///
+    /// For jsonl, csv, tsv, parquet and arrow. Several are separated by commas or spaces, and their values
+    /// are joined. meta.text is the field text in the object or struct meta, here and in the other options
+    #[arg(long, value_name = "NAME", num_args = 1.., value_delimiter = ',', help_heading = "Input")]
     pub text_field: Vec<String>,
 
     /// What to put between the values of several fields of the text that are not blank [default: a newline]
-    #[arg(long, value_name = "SEPARATOR", allow_hyphen_values = true)]
+    #[arg(long, value_name = "SEPARATOR", allow_hyphen_values = true, help_heading = "Input")]
     pub text_separator: Option<String>,
 
     /// Field or column of the id [default: id, if the input has one]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", help_heading = "Input")]
     pub id_field: Option<String>,
 
-    /// Fields or columns to copy to the output, separated by commas or spaces; NAME=AS copies NAME under the
-    /// name AS. Every input has text, file and line, FASTA header. Columns of parquet and arrow inputs keep
-    /// their type; other types are inferred from the first records
-    #[arg(long, value_name = "NAME", num_args = 1.., value_delimiter = ',', value_parser = kept_name)]
+    /// Fields or columns to copy to the output
+    ///
+    /// Several are separated by commas or spaces; NAME=AS copies NAME under the name AS. Every input has
+    /// text, file and line, FASTA header. Columns of parquet and arrow inputs keep their type; other types
+    /// are inferred from the first records
+    #[arg(long, value_name = "NAME", num_args = 1.., value_delimiter = ',', value_parser = kept_name, help_heading = "Input")]
     pub keep: Vec<KeptName>,
 
-    /// Output file [default: standard output]. It is written atomically and replaces an existing file; its
-    /// directory is made if there is none. Skipped, failed and truncated records are listed in
-    /// FILE.ledger.jsonl
-    #[arg(short, long, value_name = "FILE")]
+    /// Output file [default: standard output]
+    ///
+    /// It is written atomically and replaces an existing file; its directory is made if there is none.
+    /// Skipped, failed and truncated records are listed in FILE.ledger.jsonl
+    #[arg(short, long, value_name = "FILE", help_heading = "Output")]
     pub output: Option<PathBuf>,
 
-    /// Output format. auto: by file extension, jsonl on standard output
-    #[arg(long, value_name = "FORMAT", default_value = "auto", value_parser = named_or_auto::<OutputFormat>())]
+    /// Output format [default: by file extension, else jsonl]
+    ///
+    /// auto: the default, which is jsonl on standard output
+    #[arg(long, value_name = "FORMAT", default_value = "auto", value_parser = named_or_auto::<OutputFormat>(), hide_default_value = true, help_heading = "Output")]
     pub output_format: OrAuto<OutputFormat>,
 
-    /// Resume an interrupted run into the same output. Starts from the beginning if there is none, and does
-    /// nothing if the output is up to date
-    #[arg(long)]
+    /// Resume an interrupted run
+    ///
+    /// Starts from the beginning if no run into the same output was interrupted, and does nothing if the
+    /// output is up to date
+    #[arg(long, help_heading = "Output")]
     pub resume: bool,
 
-    /// Start from the beginning and discard the rows of an interrupted run
-    #[arg(long, conflicts_with = "resume")]
+    /// Discard the rows of an interrupted run
+    ///
+    /// The run starts from the beginning
+    #[arg(long, conflicts_with = "resume", help_heading = "Output")]
     pub restart: bool,
 
     /// Skip records whose text is empty or white space
-    #[arg(long)]
+    #[arg(long, help_heading = "Input")]
     pub skip_empty: bool,
 
     /// What to do with a text that is null. skip: list it in the ledger, write no row and exit with code 3;
     /// null: write a row with null in place of its vector, in jsonl, csv, parquet or arrow
-    #[arg(long, value_name = "ACTION", default_value = "error", value_parser = named::<OnNull>())]
+    #[arg(long, value_name = "ACTION", default_value = "error", value_parser = named::<OnNull>(), help_heading = "Input")]
     pub on_null: OnNull,
 
     /// Read only the first N records
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", help_heading = "Input")]
     pub limit: Option<u64>,
 
     /// Process only part I of N of the records, in contiguous parts of equal size, numbered from 1: -o
     /// 'part-{shard}.parquet' --shard 2/8 writes part-2-of-8.parquet. The input is read once more to count
     /// its records. sconce merge joins the outputs
-    #[arg(long, value_name = "I/N")]
+    #[arg(long, value_name = "I/N", help_heading = "Input")]
     pub shard: Option<Shard>,
 
     /// Write a summary to FILE as JSON: rows, tokens, seconds, peak memory and more
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub stats: Option<PathBuf>,
 
-    /// What to do with records that cannot be read. skip: list them in the ledger and exit with code 3
-    #[arg(long, value_name = "ACTION", default_value = "stop", value_parser = named::<OnError>())]
+    /// Records that cannot be read: stop or skip
+    ///
+    /// skip: list them in the ledger and exit with code 3
+    #[arg(long, value_name = "ACTION", default_value = "stop", value_parser = named::<OnError>(), help_heading = "Input")]
     pub on_error: OnError,
 
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help = batch_tokens_help())]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help = batch_tokens_help(), help_heading = "Hardware")]
     pub batch_tokens: Option<u32>,
 
     /// Maximum memory of the process, including weights, for example 2GB. Batches are made small enough to

@@ -32,42 +32,62 @@ pub(super) struct RerankArgs {
     pub records: RecordArgs,
 
     /// Query that all texts are scored for
-    #[arg(long, value_name = "QUERY", group = "common_query", required_unless_present_any = ["record_query_field", "rerank_queries"])]
+    #[arg(long, value_name = "QUERY", group = "common_query", required_unless_present_any = ["record_query_field", "rerank_queries"], long_help, help_heading = "Input")]
     pub query: Option<String>,
 
-    /// File of queries, in the input formats of embed, for each of which all texts are scored; - is standard
-    /// input. Rows have the query's index as query and its id, if it has one, as query_id
+    /// File of queries; rows tell their query
+    ///
+    /// The input formats are those of embed; - is standard input. All texts are scored for each query. Rows
+    /// have the query's index as query and its id, if it has one, as query_id
     #[arg(
         id = "rerank_queries",
         long = "queries",
         value_name = "FILE",
         group = "common_query",
-        conflicts_with = "query"
+        conflicts_with = "query",
+        help_heading = "Input"
     )]
     pub queries: Option<PathBuf>,
 
-    /// Field or column of the query: of each record, or with --queries of its records [default with
-    /// --queries: text]
-    #[arg(id = "record_query_field", long = "query-field", value_name = "NAME", conflicts_with = "query")]
+    /// Field or column of the query
+    ///
+    /// Each record has it, or with --queries each query [default with --queries: text]
+    #[arg(
+        id = "record_query_field",
+        long = "query-field",
+        value_name = "NAME",
+        conflicts_with = "query",
+        help_heading = "Input"
+    )]
     pub query_field: Option<String>,
 
-    /// Sort rows by their scores, best first, and write only K of them per query, each with its rank; 0: all.
-    /// Rows are written at the end [default: all rows in the order of the input]
-    #[arg(id = "top_rows", long = "top-k", value_name = "K", requires = "common_query")]
+    /// Write the K best rows per query, sorted; 0: all
+    ///
+    /// Rows are written at the end, the best first, each with its rank [default: all rows in the order of the
+    /// input]
+    #[arg(
+        id = "top_rows",
+        long = "top-k",
+        value_name = "K",
+        requires = "common_query",
+        help_heading = "Scores"
+    )]
     pub top_k: Option<u32>,
 
     /// Prompt of a cross-encoder: put before each query, or the instruction in a chat template [default: from
     /// the model's files]
-    #[arg(long, value_name = "TEXT", conflicts_with = "prompt_name")]
+    #[arg(long, value_name = "TEXT", conflicts_with = "prompt_name", help_heading = "Vectors")]
     pub prompt: Option<String>,
 
     /// Name of a prompt in the files of a cross-encoder
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", long_help, help_heading = "Vectors")]
     pub prompt_name: Option<String>,
 
+    /// cls, mean, max, none, … [default: from the model's files]
+    ///
     /// How to pool token vectors, in place of a cross-encoder's head or an embedding model's own pooling; see
     /// embed
-    #[arg(long, value_name = "MODE", default_value = "auto", value_parser = pooling())]
+    #[arg(long, value_name = "MODE", default_value = "auto", value_parser = pooling(), hide_default_value = true, help_heading = "Vectors")]
     pub pooling: OrAuto<Pooling>,
 
     #[command(flatten)]

@@ -19,8 +19,10 @@ use crate::text::PairTruncation;
 /// How texts or pairs get scores.
 #[derive(Debug, Args)]
 pub(super) struct ScoreArgs {
-    /// Write logits instead of scores: do not apply the model's activation
-    #[arg(long)]
+    /// Write logits instead of scores
+    ///
+    /// The model's activation is not applied
+    #[arg(long, help_heading = "Scores")]
     pub raw: bool,
 
     #[command(flatten)]
@@ -28,11 +30,13 @@ pub(super) struct ScoreArgs {
 
     /// Which text of a pair over the limit is truncated. longest_first: the longer one, until both are of
     /// equal length
-    #[arg(long, value_name = "STRATEGY", default_value = "longest_first", value_parser = named::<PairTruncation>())]
+    #[arg(long, value_name = "STRATEGY", default_value = "longest_first", value_parser = named::<PairTruncation>(), help_heading = "Scores")]
     pub truncation: PairTruncation,
 
-    /// What to do with texts longer than the limit. error: stop; skip: write no row and exit with code 3
-    #[arg(id = "on_long_pair", long = "on-long", value_name = "ACTION", default_value = "truncate", value_parser = on_long_pair())]
+    /// Longer texts: truncate, error, skip
+    ///
+    /// The limit is --max-length. error: stop; skip: write no row and exit with code 3
+    #[arg(id = "on_long_pair", long = "on-long", value_name = "ACTION", default_value = "truncate", value_parser = on_long_pair(), help_heading = "Scores")]
     pub on_long: OnLong,
 }
 

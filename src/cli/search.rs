@@ -43,135 +43,160 @@ A model with a prompt named query embeds queries with it, unless --prompt or --p
 
 #[derive(Debug, Args)]
 pub(super) struct SearchArgs {
-    /// Vector file: npy, npz, safetensors, parquet, arrow, jsonl or csv, as embed or other software writes
-    /// them. Several, or a directory of them, such as shards, are searched as one. Any other file, directory
-    /// or glob pattern names texts, whose chunks are embedded and searched: files that are not UTF-8 text,
-    /// hidden files, those that .gitignore excludes and those of directories above 1 MiB are left out
+    /// Directory or files of texts, or vector files of embed or other software
+    ///
+    /// Vector files are npy, npz, safetensors, parquet, arrow, jsonl or csv. Several, or a directory of them,
+    /// such as shards, are searched as one. Any other file, directory or glob pattern names texts, whose
+    /// chunks are embedded and searched: files that are not UTF-8 text, hidden files, those that .gitignore
+    /// excludes and those of directories above 1 MiB are left out
     #[arg(id = "searched", value_name = "PATH")]
     pub path: PathBuf,
 
-    /// More such paths, and after them what to search for. Without QUERY, --queries and --query-vectors,
-    /// queries are read from standard input, one per line
+    /// What to search for [default: lines of standard input]
+    ///
+    /// More paths like PATH may come first. Without QUERY, --queries and --query-vectors, queries are read
+    /// from standard input, one per line
     #[arg(id = "query_texts", value_name = "QUERY")]
     pub query: Vec<String>,
 
-    /// File of queries, in the input formats of embed; - is standard input
-    #[arg(long, value_name = "FILE", conflicts_with = "query_vectors")]
+    /// File of queries
+    ///
+    /// The input formats are those of embed; - is standard input
+    #[arg(long, value_name = "FILE", conflicts_with = "query_vectors", help_heading = "Input")]
     pub queries: Option<PathBuf>,
 
-    /// Vector file of queries. No model is loaded
-    #[arg(long, value_name = "FILE")]
+    /// Vector file of queries; no model is loaded
+    #[arg(long, value_name = "FILE", long_help, help_heading = "Input")]
     pub query_vectors: Option<PathBuf>,
 
     /// Take PATH as texts, even if it is a vector file or a directory of them
-    #[arg(id = "are_texts", long = "texts")]
+    #[arg(id = "are_texts", long = "texts", help_heading = "Input")]
     pub are_texts: bool,
 
-    /// Of the texts in directories and patterns, search those that match GLOB, for example '*.md', and no
-    /// others
-    #[arg(id = "searched_include", long = "include", value_name = "GLOB")]
+    /// Of the texts in directories and patterns, search only those that match GLOB, for example '*.md'
+    #[arg(id = "searched_include", long = "include", value_name = "GLOB", help_heading = "Input")]
     pub include: Vec<String>,
 
     /// Of the texts in directories and patterns, leave out files and directories that match GLOB
-    #[arg(id = "searched_exclude", long = "exclude", value_name = "GLOB")]
+    #[arg(id = "searched_exclude", long = "exclude", value_name = "GLOB", help_heading = "Input")]
     pub exclude: Vec<String>,
 
     /// Do not respect .gitignore and .ignore files
-    #[arg(id = "searched_no_ignore", long = "no-ignore")]
+    #[arg(id = "searched_no_ignore", long = "no-ignore", help_heading = "Input")]
     pub no_ignore: bool,
 
-    #[arg(id = "searched_chunk", long = "chunk", value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..), help = chunk_help())]
+    #[arg(id = "searched_chunk", long = "chunk", value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..), help = chunk_help(), help_heading = "Input")]
     pub chunk: Option<u32>,
 
     /// Tokens at the end of a chunk that the next one repeats [default: 0]
-    #[arg(id = "searched_chunk_overlap", long = "chunk-overlap", value_name = "N")]
+    #[arg(id = "searched_chunk_overlap", long = "chunk-overlap", value_name = "N", help_heading = "Input")]
     pub chunk_overlap: Option<u32>,
 
     /// Keep the vectors of chunks in the directory DIR, as embed --cache does [default: texts/ in the cache
     /// directory, where vectors stay for thirty days after they were last used]
-    #[arg(id = "texts_cache", long = "cache", value_name = "DIR")]
+    #[arg(id = "texts_cache", long = "cache", value_name = "DIR", help_heading = "Input")]
     pub cache: Option<PathBuf>,
 
     /// Neither read nor keep vectors of chunks
-    #[arg(long, conflicts_with = "texts_cache")]
+    #[arg(long, conflicts_with = "texts_cache", help_heading = "Input")]
     pub no_cache: bool,
 
-    /// Print the lines of each chunk that is found in a text, with N lines before and after them
-    #[arg(id = "lines_around", long = "context", value_name = "N")]
+    /// Print the lines of each chunk of a text, and N lines around them
+    ///
+    /// Only chunks that are found are printed, each with N lines before and after it
+    #[arg(id = "lines_around", long = "context", value_name = "N", help_heading = "Output")]
     pub context: Option<u32>,
 
-    /// Column, field, array or tensor of the vectors of PATH, and of --rescore and --query-vectors where
-    /// they have it [default: embedding, or the only one with vectors]
+    /// Column or field of the vectors [default: embedding]
+    ///
+    /// In npz an array, in safetensors a tensor; of PATH, and of --rescore and --query-vectors where they
+    /// have it. Without embedding, the only one with vectors is taken
     #[arg(long, value_name = "NAME")]
     pub vector_field: Option<String>,
 
     /// Format of the queries. auto: by file extension; lines: one query per line; files: one query per file
-    #[arg(id = "queries_format", long = "input-format", value_name = "FORMAT", default_value = "auto", value_parser = named_or_auto::<input::Format>())]
+    #[arg(id = "queries_format", long = "input-format", value_name = "FORMAT", default_value = "auto", value_parser = named_or_auto::<input::Format>(), help_heading = "Input")]
     pub input_format: OrAuto<input::Format>,
 
     /// Field or column of the query, in jsonl, csv, tsv, parquet and arrow, or several, separated by commas,
     /// whose values are joined [default: text]
-    #[arg(id = "query_field", long = "text-field", value_name = "NAME", value_delimiter = ',')]
+    #[arg(
+        id = "query_field",
+        long = "text-field",
+        value_name = "NAME",
+        value_delimiter = ',',
+        help_heading = "Input"
+    )]
     pub text_field: Vec<String>,
 
     /// What to put between the values of several fields of a query that are not blank [default: a newline]
-    #[arg(long, value_name = "SEPARATOR", allow_hyphen_values = true)]
+    #[arg(long, value_name = "SEPARATOR", allow_hyphen_values = true, help_heading = "Input")]
     pub text_separator: Option<String>,
 
     /// Field or column of the query's id [default: id, if the input has one]
-    #[arg(id = "query_id_field", long = "id-field", value_name = "NAME")]
+    #[arg(id = "query_id_field", long = "id-field", value_name = "NAME", help_heading = "Input")]
     pub id_field: Option<String>,
 
     /// Maximum neighbours per query
-    #[arg(short = 'k', long = "top-k", value_name = "K", default_value = "10", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(short = 'k', long = "top-k", value_name = "K", default_value = "10", value_parser = clap::value_parser!(u32).range(1..), long_help, help_heading = "Neighbours")]
     pub k: u32,
 
     /// Minimum score of a neighbour
-    #[arg(id = "least_score", long = "threshold", value_name = "SCORE", value_parser = finite, allow_negative_numbers = true)]
+    #[arg(id = "least_score", long = "threshold", value_name = "SCORE", value_parser = finite, allow_negative_numbers = true, long_help, help_heading = "Neighbours")]
     pub threshold: Option<f64>,
 
-    /// Score of two vectors; euclidean is the negative distance. Equal scores rank by row [default: the
-    /// model's similarity function]
-    #[arg(id = "search_metric", long = "metric", value_name = "METRIC", value_parser = named::<Metric>())]
+    /// cosine, dot or euclidean [default: the model's similarity function]
+    ///
+    /// Score of two vectors; euclidean is the negative distance. Equal scores rank by row
+    #[arg(id = "search_metric", long = "metric", value_name = "METRIC", value_parser = named::<Metric>(), help_heading = "Neighbours")]
     pub metric: Option<Metric>,
 
-    /// The vectors of PATH in f32 or f16, by which the best candidates are ranked again, for int8 and
-    /// binary vectors
-    #[arg(long, value_name = "FILE")]
+    /// The same vectors in f32, to rank the best candidates again
+    ///
+    /// PATH has int8 or binary vectors. FILE may also have f16
+    #[arg(long, value_name = "FILE", help_heading = "Neighbours")]
     pub rescore: Option<PathBuf>,
 
     /// Candidates per neighbour that --rescore ranks again
-    #[arg(long, value_name = "N", default_value = "4", value_parser = clap::value_parser!(u32).range(1..), requires = "rescore")]
+    #[arg(long, value_name = "N", default_value = "4", value_parser = clap::value_parser!(u32).range(1..), requires = "rescore", help_heading = "Neighbours")]
     pub rescore_multiplier: u32,
 
-    /// Weights of the neighbours of a query, which sum to 1. softmax: exp(score / temperature)
-    #[arg(long, value_name = "KIND", value_parser = named::<WeightKind>())]
+    /// Weights of the neighbours: softmax or uniform
+    ///
+    /// The weights of the neighbours of a query sum to 1. softmax: exp(score / temperature)
+    #[arg(long, value_name = "KIND", value_parser = named::<WeightKind>(), help_heading = "Neighbours")]
     pub weights: Option<WeightKind>,
 
     /// Temperature of --weights softmax [default: 1]
-    #[arg(long, value_name = "T", value_parser = temperature, requires = "weights")]
+    #[arg(long, value_name = "T", value_parser = temperature, requires = "weights", help_heading = "Neighbours")]
     pub temperature: Option<f64>,
 
     /// Write the weighted mean of this numeric column over the neighbours, one row per query. Rows without a
     /// value are left out
-    #[arg(long, value_name = "NAME", requires = "weights")]
+    #[arg(long, value_name = "NAME", requires = "weights", help_heading = "Neighbours")]
     pub value_field: Option<String>,
 
-    /// Columns of PATH to show, separated by commas or spaces [default: all]
-    #[arg(id = "shown_columns", long = "keep", value_name = "NAME", num_args = 1.., value_delimiter = ',')]
+    /// Columns to show [default: all]
+    ///
+    /// Columns of PATH, separated by commas or spaces
+    #[arg(id = "shown_columns", long = "keep", value_name = "NAME", num_args = 1.., value_delimiter = ',', help_heading = "Neighbours")]
     pub keep: Option<Vec<String>>,
 
-    /// Output file [default: standard output]. It is written atomically and replaces an existing file
-    #[arg(id = "table_output", short = 'o', long = "output", value_name = "FILE")]
+    /// Output file [default: standard output]
+    ///
+    /// It is written atomically and replaces an existing file
+    #[arg(id = "table_output", short = 'o', long = "output", value_name = "FILE", help_heading = "Output")]
     pub output: Option<PathBuf>,
 
-    /// Output format. auto: by file extension, text on standard output
-    #[arg(id = "auto_table_format", long = "output-format", value_name = "FORMAT", default_value = "auto", value_parser = named_or_auto::<TableFormat>())]
+    /// text, jsonl, csv or parquet [default: by file extension, else text]
+    ///
+    /// Output format. auto: the default, which is text on standard output
+    #[arg(id = "auto_table_format", long = "output-format", value_name = "FORMAT", default_value = "auto", value_parser = named_or_auto::<TableFormat>(), hide_default_value = true, help_heading = "Output")]
     pub output_format: OrAuto<TableFormat>,
 
     /// What to do with queries longer than the limit. error: stop; truncate: take their first tokens; mean:
     /// encode the query in chunks and take the mean of their vectors, weighted by tokens
-    #[arg(id = "on_long_query", long = "on-long", value_name = "ACTION", default_value = "error", value_parser = on_long_query())]
+    #[arg(id = "on_long_query", long = "on-long", value_name = "ACTION", default_value = "error", value_parser = on_long_query(), help_heading = "Input")]
     pub on_long: OnLong,
 
     #[command(flatten)]

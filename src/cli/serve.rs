@@ -36,9 +36,11 @@ pub(super) struct ServeArgs {
     #[command(flatten)]
     pub vectors: VectorArgs,
 
-    /// What to do with texts longer than the limit, where a request does not say. mean: encode the text in
-    /// chunks and take the mean of their vectors, weighted by tokens
-    #[arg(long, value_name = "ACTION", default_value = "truncate", value_parser = on_long())]
+    /// Longer texts: truncate, error, mean
+    ///
+    /// A request may say otherwise. mean: encode the text in chunks and take the mean of their vectors,
+    /// weighted by tokens
+    #[arg(long, value_name = "ACTION", default_value = "truncate", value_parser = on_long(), help_heading = "Vectors")]
     pub on_long: OnLong,
 
     /// Address to listen on

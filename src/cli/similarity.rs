@@ -20,20 +20,26 @@ Examples:
 #[derive(Debug, Args)]
 pub(super) struct SimilarityArgs {
     /// Texts to compare, each with all others
-    #[arg(id = "compared_texts", value_name = "TEXT", num_args = 2.., required = true)]
+    #[arg(id = "compared_texts", value_name = "TEXT", num_args = 2.., required = true, long_help)]
     pub texts: Vec<String>,
 
-    /// Similarity of two vectors; euclidean and manhattan are negative distances [default: from the model's
-    /// files, else cosine]
+    /// cosine, dot, euclidean or manhattan [default: from the model's files]
+    ///
+    /// Similarity of two vectors; euclidean and manhattan are negative distances. If the model's files name
+    /// none: cosine
     #[arg(long, value_name = "METRIC", value_parser = one_of(choices_of(Similarity::OF_VECTORS, |value| value)))]
     pub metric: Option<Similarity>,
 
-    /// Print a JSON object with the matrix of all similarities
+    /// Print JSON
+    ///
+    /// The object has the matrix of all similarities
     #[arg(long, conflicts_with = "table_format")]
     pub json: bool,
 
-    /// Output format. text: a number for two texts, else a matrix; others: one row per pair of texts
-    #[arg(id = "table_format", long = "output-format", value_name = "FORMAT", default_value = "text", value_parser = named::<TableFormat>())]
+    /// Output format
+    ///
+    /// text: a number for two texts, else a matrix; others: one row per pair of texts
+    #[arg(id = "table_format", long = "output-format", value_name = "FORMAT", default_value = "text", value_parser = named::<TableFormat>(), help_heading = "Output")]
     pub format: TableFormat,
 
     #[command(flatten)]

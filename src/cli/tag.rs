@@ -26,26 +26,33 @@ pub(super) struct TagArgs {
     #[command(flatten)]
     pub records: RecordArgs,
 
+    /// Join tokens: none, simple, first, average, max
+    ///
     /// How tokens are joined to entities. none: each token has its label; simple: consecutive tokens with the
     /// same label; first, average, max: words have the label of their first token, of the highest mean score
     /// or of the highest score
-    #[arg(long, value_name = "STRATEGY", default_value = Aggregation::default().name(), value_parser = named::<Aggregation>())]
+    #[arg(long, value_name = "STRATEGY", default_value = Aggregation::default().name(), value_parser = named::<Aggregation>(), help_heading = "Spans")]
     pub aggregation: Aggregation,
 
-    /// Write logits instead of probabilities; labels and means are those of the logits
-    #[arg(long)]
+    /// Write logits instead of scores
+    ///
+    /// Scores are probabilities. Labels and means are those of the logits
+    #[arg(long, help_heading = "Scores")]
     pub raw: bool,
 
     #[command(flatten)]
     pub limit: LimitArgs,
 
-    /// What to do with texts longer than the limit. error: stop; skip: write no row and exit with code 3
-    #[arg(id = "on_long_pair", long = "on-long", value_name = "ACTION", default_value = "truncate", value_parser = on_long_pair())]
+    /// Longer texts: truncate, error, skip
+    ///
+    /// The limit is --max-length. error: stop; skip: write no row and exit with code 3
+    #[arg(id = "on_long_pair", long = "on-long", value_name = "ACTION", default_value = "truncate", value_parser = on_long_pair(), help_heading = "Scores")]
     pub on_long: OnLong,
 
-    /// Tag texts longer than the limit in windows that share N tokens; of entities that overlap, the longest
-    /// is kept
-    #[arg(id = "window_stride", long = "stride", value_name = "N")]
+    /// Tag longer texts in windows that share N tokens
+    ///
+    /// The limit is --max-length. Of entities that overlap, the longest is kept
+    #[arg(id = "window_stride", long = "stride", value_name = "N", help_heading = "Spans")]
     pub stride: Option<u32>,
 
     #[command(flatten)]

@@ -22,45 +22,57 @@ Examples:
 
 #[derive(Debug, Args)]
 pub(super) struct VerifyArgs {
-    /// File of reference vectors in f32 or f16: jsonl, csv, parquet or arrow with the columns text and
-    /// embedding, or npy or safetensors with --input
-    #[arg(long, value_name = "FILE")]
+    /// File of reference vectors
+    ///
+    /// Vectors in f32 or f16, in jsonl, csv, parquet or arrow with the columns text and embedding, or in npy
+    /// or safetensors with --input
+    #[arg(long, value_name = "FILE", help_heading = "Input")]
     pub against: PathBuf,
 
-    /// Column, field, array or tensor of the vectors [default: embedding, or the only one with vectors]
+    /// Column or field of the vectors [default: embedding]
+    ///
+    /// In npz an array, in safetensors a tensor. Without embedding, the only one with vectors is taken
     #[arg(long, value_name = "NAME")]
     pub vector_field: Option<String>,
 
-    /// File of the texts, in the order of the reference vectors [default: the file of the vectors]
-    #[arg(id = "reference_texts", short = 'i', long = "input", value_name = "FILE")]
+    /// File of the texts [default: the file of the vectors]
+    ///
+    /// The texts are in the order of the reference vectors
+    #[arg(id = "reference_texts", short = 'i', long = "input", value_name = "FILE", help_heading = "Input")]
     pub texts: Option<PathBuf>,
 
-    /// Field or column of the text, or several, separated by commas or spaces, whose values are joined
-    /// [default: text]
-    #[arg(long, value_name = "NAME", num_args = 1.., value_delimiter = ',')]
+    /// Fields or columns of the text [default: text]
+    ///
+    /// Several are separated by commas or spaces, and their values are joined
+    #[arg(long, value_name = "NAME", num_args = 1.., value_delimiter = ',', help_heading = "Input")]
     pub text_field: Vec<String>,
 
     /// What to put between the values of several fields of the text that are not blank [default: a newline]
-    #[arg(long, value_name = "SEPARATOR", allow_hyphen_values = true)]
+    #[arg(long, value_name = "SEPARATOR", allow_hyphen_values = true, help_heading = "Input")]
     pub text_separator: Option<String>,
 
-    /// Maximum absolute difference of an element [default: 1e-5 for f32, 1e-4 for bf16x3, each times the
-    /// largest element if that exceeds 1; no limit for other data types]
-    #[arg(long, value_name = "X", value_parser = difference)]
+    /// Maximum absolute difference of an element
+    ///
+    /// [default: 1e-5 for f32, 1e-4 for bf16x3, each times the largest element if that exceeds 1; no limit
+    /// for other data types]
+    #[arg(long, value_name = "X", value_parser = difference, help_heading = "Bounds")]
     pub max_difference: Option<f64>,
 
-    /// Minimum cosine of a vector with its reference [default: 0.99999 for f32 and bf16x3, 0.999 for bf16 and
-    /// f16, 0.99 for int8]
-    #[arg(long, value_name = "X", value_parser = cosine, allow_negative_numbers = true)]
+    /// Minimum cosine of a vector with its reference
+    ///
+    /// [default: 0.99999 for f32 and bf16x3, 0.999 for bf16 and f16, 0.99 for int8]
+    #[arg(long, value_name = "X", value_parser = cosine, allow_negative_numbers = true, help_heading = "Bounds")]
     pub min_cosine: Option<f64>,
 
-    /// Minimum share of the ten nearest neighbours among the rows that are the same [default: 0.99 for f32
-    /// and bf16x3, 0.95 for bf16 and f16, 0.9 for int8]
-    #[arg(long, value_name = "SHARE", value_parser = share)]
+    /// Minimum share of the same nearest neighbours
+    ///
+    /// The ten nearest neighbours among the rows are compared [default: 0.99 for f32 and bf16x3, 0.95 for
+    /// bf16 and f16, 0.9 for int8]
+    #[arg(long, value_name = "SHARE", value_parser = share, help_heading = "Bounds")]
     pub min_neighbours: Option<f64>,
 
     /// Print JSON
-    #[arg(long)]
+    #[arg(long, long_help)]
     pub json: bool,
 
     #[command(flatten)]
