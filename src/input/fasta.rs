@@ -84,7 +84,7 @@ impl Fasta {
         }
     }
 
-    /// The next line that is neither blank nor a comment; its white space at the end is left out.
+    /// The next line that is neither blank nor a comment.
     fn line(&mut self) -> Result<Option<Entry>> {
         while let Some(entry) = self.lines.read()? {
             match entry {

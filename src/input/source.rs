@@ -92,7 +92,12 @@ impl Format {
 
     /// Whether each record of the format has an id.
     pub fn has_ids(self) -> bool {
-        matches!(self, Format::Fasta | Format::Files)
+        match self {
+            Format::Fasta | Format::Files => true,
+            Format::Lines | Format::Jsonl | Format::Csv | Format::Tsv | Format::Parquet | Format::Arrow => {
+                false
+            }
+        }
     }
 
     /// The format of files with this extension (in lower case, without the extension of the compression).

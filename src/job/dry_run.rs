@@ -11,7 +11,7 @@ use super::queries::Queries;
 use super::reader::start_tokenizers;
 use super::source::{OnNull, RecordSource};
 use super::stats::{ExitStatus, Stats};
-use crate::engine::{Engine, Incoming, Item, NO_TOKENS, RowOptions, Task, TaskInput};
+use crate::engine::{Engine, Incoming, Item, RowOptions, Task, TaskInput};
 use crate::input::Record;
 use crate::rows::{ContentType, OutputSchema};
 use crate::sys::console::{counted, thousands};
@@ -86,47 +86,26 @@ impl Estimate {
     fn count(&mut self, record: &RecordMeta) {
         let Estimate { policy, stats, .. } = self;
         stats.empty += u64::from(record.is_empty && record.is_last);
-        let (stop, reason) = match &record.outcome {
+        match &record.outcome {
             Outcome::Encoded { tokens, truncated_tokens, sequences, has_chunks } => {
                 stats.texts += u64::from(record.is_last);
                 stats.rows += if *has_chunks { *sequences as u64 } else { 1 };
                 stats.tokens += *tokens as u64;
                 stats.truncated += u64::from(*truncated_tokens > 0);
                 stats.truncated_tokens += *truncated_tokens as u64;
-                return;
             }
             Outcome::Null if policy.on_null == OnNull::Null => {
                 stats.rows += 1;
                 stats.null_rows += 1;
-                return;
             }
-            Outcome::SkippedEmpty => {
-                stats.skipped_empty += 1;
-                return;
-            }
-            Outcome::Unchanged => {
-                stats.unchanged += 1;
-                return;
-            }
-            Outcome::Null => {
-                stats.skipped_null += 1;
-                (policy.on_null == OnNull::Error, "has a text that is null")
-            }
-            Outcome::TooLong { reason, .. } => {
-                stats.skipped += 1;
-                (policy.stop_at_long, reason.as_str())
-            }
-            Outcome::NoTokens => {
-                stats.failed += 1;
-                (false, NO_TOKENS)
-            }
-            Outcome::Failed(reason) => {
-                stats.failed += 1;
-                (!policy.skip_unreadable, reason.as_str())
-            }
-        };
-        if stop {
-            self.stop = Some(format!("{} {reason}", record.location));
+            Outcome::Null => stats.skipped_null += 1,
+            Outcome::SkippedEmpty => stats.skipped_empty += 1,
+            Outcome::Unchanged => stats.unchanged += 1,
+            Outcome::TooLong { .. } => stats.skipped += 1,
+            Outcome::NoTokens | Outcome::Failed(_) => stats.failed += 1,
+        }
+        if record.outcome.is_fatal(policy) {
+            self.stop = record.outcome.reason().map(|reason| format!("{} {reason}", record.location));
         }
     }
 
@@ -148,8 +127,8 @@ impl Estimate {
         let removed = counted(truncated_tokens, "token");
         line("truncated", truncated, format!("{}; {removed} removed", counted(truncated, "text")));
         if let Some((rate, measured)) = self.rate {
+            let time = duration(tokens as f64 / rate);
             let (rate, measured) = (thousands(rate as u64), counted(measured as u64, "token"));
-            let time = duration(tokens as f64 / self.rate.map_or(1.0, |(rate, _)| rate));
             line("time", tokens, format!("about {time}, at {rate} tokens/s over the first {measured}"));
         }
         if let Some(bytes) = self.vector_bytes {

@@ -8,7 +8,7 @@ use super::messages::{Outcome, RecordMeta};
 use super::queries::Queries;
 use super::reader::start_stages;
 use super::source::RecordSource;
-use crate::engine::{Engine, NO_TOKENS, Outgoing, Task, TaskRow, Wave};
+use crate::engine::{Engine, Outgoing, Task, TaskRow, Wave};
 use crate::input::Location;
 use crate::rows::FieldValue;
 use crate::sys::console::{Console, counted};
@@ -60,14 +60,13 @@ fn visit_all(
                     rows += encoded.len() as u64;
                     EncodedRecord::Rows(encoded, &chunk_texts.texts)
                 }
-                (Outcome::Failed(reason) | Outcome::TooLong { reason, .. }, None) => {
-                    EncodedRecord::Failed(reason)
-                }
-                (Outcome::NoTokens, None) => EncodedRecord::Failed(NO_TOKENS),
                 (Outcome::Encoded { .. }, None) => {
                     bail!("{location} has no row; please report this as a bug")
                 }
-                (Outcome::Unchanged | Outcome::SkippedEmpty | Outcome::Null, None) => continue,
+                (outcome, None) => match outcome.reason() {
+                    Some(reason) => EncodedRecord::Failed(reason),
+                    None => continue,
+                },
             };
             visit(location, encoded)?;
             bar.set_position(end.position);

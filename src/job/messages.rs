@@ -6,10 +6,16 @@ use anyhow::Result;
 use crossbeam_channel::Sender;
 use serde_json::Value;
 
+use super::collector::Policy;
 use super::cursor::Cursor;
-use crate::engine::Item;
+use super::source::OnNull;
+use crate::engine::{Item, NO_TOKENS};
 use crate::input::{Entry, Location};
 use crate::rows::FieldValue;
+
+/// Why a record with a text that is null has no row.
+const NULL_TEXT: &str =
+    "has a text that is null; pass --on-null null for a row without a vector, or write an empty string";
 
 /// A record as it was read.
 pub(super) struct RawRecord {
@@ -101,4 +107,27 @@ pub(super) enum Outcome {
     },
     /// The text has no tokens, not even special tokens.
     NoTokens,
+}
+
+impl Outcome {
+    /// Why the record has no row, as the predicate of a sentence whose subject is the record. `None` if it
+    /// has one, or is left out because the user said so.
+    pub(super) fn reason(&self) -> Option<&str> {
+        match self {
+            Outcome::Failed(reason) | Outcome::TooLong { reason, .. } => Some(reason),
+            Outcome::NoTokens => Some(NO_TOKENS),
+            Outcome::Null => Some(NULL_TEXT),
+            Outcome::Encoded { .. } | Outcome::Unchanged | Outcome::SkippedEmpty => None,
+        }
+    }
+
+    /// Whether the record ends the run.
+    pub(super) fn is_fatal(&self, policy: &Policy) -> bool {
+        match self {
+            Outcome::Failed(_) => !policy.skip_unreadable,
+            Outcome::TooLong { .. } => policy.stop_at_long,
+            Outcome::Null => policy.on_null == OnNull::Error,
+            Outcome::Encoded { .. } | Outcome::Unchanged | Outcome::SkippedEmpty | Outcome::NoTokens => false,
+        }
+    }
 }

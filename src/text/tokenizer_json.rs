@@ -95,7 +95,7 @@ pub(super) fn from_class(
 ) -> Result<Option<ClassTokenizer>> {
     let Some(class) = tokenizer_class(config, bytes) else { return Ok(None) };
     match class.model {
-        // transformers reads no tokenizer.json for it.
+        // The class reads a vocab.txt. A tokenizer.json that another program has made is taken as it is.
         ModelType::WordLevel => Ok(None),
         ModelType::WordPiece => {
             build(path, class, config, bytes, |model: WordPiece, _, special_tokens, config| {

@@ -7,7 +7,7 @@ use serde_json::Value;
 use thiserror::Error;
 
 use super::Collector;
-use crate::engine::{NO_TOKENS, TaskRow};
+use crate::engine::TaskRow;
 use crate::input::{Location, Position};
 use crate::job::columns::null_misfits;
 use crate::job::known_records::hash_text;
@@ -15,10 +15,6 @@ use crate::job::messages::{Outcome, RecordMeta};
 use crate::job::source::OnNull;
 use crate::rows::{Content, FieldValue, Row, Span};
 use crate::store::{Event, LedgerEntry};
-
-/// Why a record with a text that is null has no row.
-const NULL_TEXT: &str =
-    "has a text that is null; pass --on-null null for a row without a vector, or write an empty string";
 
 /// The error of a record that ends the run.
 #[derive(Debug, Error)]
@@ -50,8 +46,8 @@ impl Collector {
     /// Writes the rows of a record, or adds the reason why it has none to the ledger.
     pub(super) fn take_record(&mut self, record: RecordMeta, rows: Option<&Vec<TaskRow>>) -> Result<()> {
         self.stats.empty += u64::from(record.is_empty && record.is_last);
-        let (index, is_fatal) = (self.place.cursor.entries, !self.policy.skip_unreadable);
-        let location = &record.location;
+        let (index, is_fatal) = (self.place.cursor.entries, record.outcome.is_fatal(&self.policy));
+        let (location, reason) = (&record.location, record.outcome.reason().unwrap_or_default());
         match &record.outcome {
             Outcome::Encoded { .. } => match rows {
                 Some(rows) => self.write_rows(record, rows),
@@ -63,10 +59,9 @@ impl Collector {
             }
             Outcome::Null if self.policy.on_null == OnNull::Null => self.write_null_row(record),
             Outcome::Null => {
-                let is_fatal = self.policy.on_null == OnNull::Error;
-                self.stop_or_open(location, NULL_TEXT, is_fatal, "--on-null skip or null")?;
+                self.stop_or_open(location, reason, is_fatal, "--on-null skip or null")?;
                 self.stats.skipped_null += 1;
-                self.warn(PendingEntry::new(index, location, Event::Skipped, NULL_TEXT))
+                self.warn(PendingEntry::new(index, location, Event::Skipped, reason))
             }
             Outcome::Unchanged => {
                 self.stats.unchanged += 1;
@@ -76,17 +71,16 @@ impl Collector {
                 self.stats.failed += 1;
                 self.warn(PendingEntry {
                     tokens: Some(0),
-                    ..PendingEntry::new(index, location, Event::Skipped, NO_TOKENS)
+                    ..PendingEntry::new(index, location, Event::Skipped, reason)
                 })
             }
-            Outcome::TooLong { tokens, reason } => {
-                let is_fatal = self.policy.stop_at_long;
+            Outcome::TooLong { tokens, .. } => {
                 self.stop_or_open(location, reason, is_fatal, "--on-long truncate, skip or mean")?;
                 self.stats.skipped += 1;
                 let entry = PendingEntry::new(index, location, Event::Skipped, reason);
                 self.warn(PendingEntry { tokens: Some(*tokens), ..entry })
             }
-            Outcome::Failed(reason) => {
+            Outcome::Failed(_) => {
                 self.stop_or_open(location, reason, is_fatal, "--on-error skip")?;
                 self.stats.failed += 1;
                 self.warn(PendingEntry::new(index, location, Event::Failed, reason))

@@ -51,9 +51,9 @@ pub static XLM_ROBERTA: ConfigDefaults = based_on(&BERT, &[("pad_token_id", Size
 pub static ROBERTA: ConfigDefaults = based_on(&XLM_ROBERTA, &[("vocab_size", Size(50265))]);
 
 /// `EsmConfig`.
-pub static ESM: ConfigDefaults = ConfigDefaults {
-    base: None,
-    fields: &[
+pub static ESM: ConfigDefaults = based_on(
+    &NONE,
+    &[
         ("hidden_size", Size(768)),
         ("num_hidden_layers", Size(12)),
         ("num_attention_heads", Size(12)),
@@ -67,8 +67,7 @@ pub static ESM: ConfigDefaults = ConfigDefaults {
         ("add_cross_attention", Flag(false)),
         ("tie_word_embeddings", Flag(true)),
     ],
-    aliases: &[],
-};
+);
 
 /// `XLMRobertaXLConfig`.
 pub static XLM_ROBERTA_XL: ConfigDefaults = based_on(
