@@ -14,8 +14,8 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Result, anyhow};
 
-use crate::store::Hasher;
 use crate::store::own_file::{self, PRIVATE};
+use crate::store::{Hasher, digest_cache};
 
 const KEY_BYTES: usize = 16;
 const CHECKSUM_BYTES: usize = 8;
@@ -216,7 +216,7 @@ fn remove_periods(directory: &Path, present: u64, max_bytes: u64) {
     let mut periods: Vec<(u64, PathBuf)> =
         fs::read_dir(directory).into_iter().flatten().filter_map(folder).collect();
     periods.sort();
-    let sizes: Vec<u64> = periods.iter().map(|(_, path)| bytes_in(path)).collect();
+    let sizes: Vec<u64> = periods.iter().map(|(_, path)| digest_cache::usage(path).bytes).collect();
     let mut total: u64 = sizes.iter().sum();
     for ((period, path), bytes) in periods.iter().zip(sizes) {
         if period + KEPT_PERIODS < present || total > max_bytes {
@@ -224,17 +224,6 @@ fn remove_periods(directory: &Path, present: u64, max_bytes: u64) {
             total -= bytes;
         }
     }
-}
-
-/// The size of all files below a directory, in bytes.
-fn bytes_in(directory: &Path) -> u64 {
-    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-    let bytes = entries.map(|entry| match entry.metadata() {
-        Ok(metadata) if metadata.is_dir() => bytes_in(&entry.path()),
-        Ok(metadata) => metadata.len(),
-        Err(_) => 0,
-    });
-    bytes.sum()
 }
 
 /// The first bytes of SHA-256 over key and content.

@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Result, anyhow};
@@ -15,7 +15,7 @@ use crate::formats::TableFormat;
 use crate::hub::cached_models;
 use crate::named::{Named, names};
 use crate::rows::{ColumnType, FieldValue, KeptColumn};
-use crate::store::digest_cache::{cache_directory, last_used};
+use crate::store::digest_cache::{Usage, cache_directory, usage};
 use crate::sys::console::counted;
 
 /// What an entry of a cache is.
@@ -101,22 +101,8 @@ fn entries() -> Result<Vec<Entry>> {
 
 /// An entry with the size of its files, and the last time that one was used.
 fn entry(kind: CacheKind, name: String, path: PathBuf) -> Entry {
-    let mut entry = Entry { kind, name, bytes: 0, used: SystemTime::UNIX_EPOCH, path: path.clone() };
-    add_files(&path, &mut entry);
-    entry
-}
-
-/// Adds the files below a path, without following links.
-fn add_files(path: &Path, entry: &mut Entry) {
-    let Ok(metadata) = fs::symlink_metadata(path) else { return };
-    if metadata.is_dir() {
-        for file in fs::read_dir(path).into_iter().flatten().flatten() {
-            add_files(&file.path(), entry);
-        }
-    } else if metadata.is_file() {
-        entry.bytes += metadata.len();
-        entry.used = last_used(&metadata).map_or(entry.used, |used| used.max(entry.used));
-    }
+    let Usage { bytes, used } = usage(&path);
+    Entry { kind, name, path, bytes, used: used.unwrap_or(SystemTime::UNIX_EPOCH) }
 }
 
 /// How long an entry was not used.

@@ -39,6 +39,29 @@ pub fn last_used(metadata: &Metadata) -> Option<SystemTime> {
     [metadata.accessed(), metadata.modified()].into_iter().flatten().max()
 }
 
+/// What the files of a part of a cache take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Usage {
+    /// Bytes of all files.
+    pub bytes: u64,
+    /// When one of them was [last used](last_used). `None` if there is none.
+    pub used: Option<SystemTime>,
+}
+
+/// What the file of this path takes, or all files below it. Links are not followed, and what cannot be read
+/// does not count.
+pub fn usage(path: &Path) -> Usage {
+    let Ok(metadata) = fs::symlink_metadata(path) else { return Usage::default() };
+    if metadata.is_file() {
+        return Usage { bytes: metadata.len(), used: last_used(&metadata) };
+    }
+    let files = metadata.is_dir().then(|| fs::read_dir(path).into_iter().flatten().flatten());
+    files.into_iter().flatten().map(|file| usage(&file.path())).fold(Usage::default(), |all, file| Usage {
+        bytes: all.bytes + file.bytes,
+        used: all.used.max(file.used),
+    })
+}
+
 /// The digest of a file: that of an earlier run if the file is the same and has not changed since. A cache
 /// that cannot be read or written is no error.
 pub fn sha256(path: &Path) -> io::Result<Digest> {
