@@ -122,6 +122,11 @@ def deberta(r):
     return s
 
 
+def first_deberta(r):
+    unused = ("share_att_key", "norm_rel_ebd", "position_buckets", "conv_kernel_size", "conv_act")
+    return {key: value for key, value in deberta(r).items() if key not in unused} | dict(talking_head=r.random() < 0.3)
+
+
 def modernbert(r):
     s = gated_sizes(r)
     layers = s["num_hidden_layers"]
@@ -238,7 +243,7 @@ FAMILIES = {
     "nomic_bert": lambda r: gated_sizes(r) | dict(rope_parameters=rope(r)) | head_dim(r),
     "jina_embeddings_v3": lambda r: sizes(r) | dict(rope_parameters=rope(r)) | head_dim(r),
     "gte": lambda r: gated_sizes(r) | dict(rope_parameters=rope(r)) | head_dim(r),
-    "modernbert": modernbert, "eurobert": eurobert, "deberta-v2": deberta,
+    "modernbert": modernbert, "eurobert": eurobert, "deberta": first_deberta, "deberta-v2": deberta,
     "llama": llama, "mistral": mistral, "qwen2": lambda r: qwen(r, has_head_dim=False), "qwen3": lambda r: qwen(r) | dict(attention_bias=r.random() < 0.3),
     "gemma3_text": gemma3, "t5": t5, "mt5": t5, "umt5": t5, "clip_text_model": tower, "siglip_text_model": tower,
 }
@@ -293,7 +298,7 @@ HEADS = [f"{family} {head}" for family in ("gemma3_text", "llama", "mistral", "q
 
 
 # Models with a LoRA adapter.
-ADAPTED = [f"{family} adapter" for family in ("bert", "modernbert", "eurobert", "gemma3_text", "llama", "qwen2", "qwen3")]
+ADAPTED = [f"{family} adapter" for family in ("bert", "deberta", "modernbert", "eurobert", "gemma3_text", "llama", "qwen2", "qwen3")]
 
 
 def add_adapter(model, r, generator, folder):

@@ -25,15 +25,26 @@ pub(super) struct Entry {
 impl Entry {
     /// The part `index` of `parts` equal ones of the first axis.
     pub(super) fn part(&self, index: usize, parts: usize) -> Entry {
+        self.part_of_runs(index, parts, 1)
+    }
+
+    /// The part `index` of `parts` equal ones in each of equal `runs` of the first axis, one after the other;
+    /// of several runs they are an axis of the part.
+    pub(super) fn part_of_runs(&self, index: usize, parts: usize, runs: usize) -> Entry {
         let mut part = self.clone();
         let Some(rows) = part.shape.first_mut() else { return part };
-        *rows /= parts;
-        match &self.strides {
-            None => {
-                let length = self.bytes.len() / parts;
-                part.bytes = self.bytes.start + index * length..self.bytes.start + (index + 1) * length;
-            }
-            Some(strides) => part.bytes.start += index * *rows * strides[0] * (self.dtype.bitsize() / 8),
+        *rows /= runs * parts;
+        let rows = *rows;
+        if runs == 1 && self.strides.is_none() {
+            let length = self.bytes.len() / parts;
+            part.bytes = self.bytes.start + index * length..self.bytes.start + (index + 1) * length;
+            return part;
+        }
+        let strides = self.strides.clone().unwrap_or_else(|| row_major(&self.shape));
+        part.bytes.start += index * rows * strides[0] * (self.dtype.bitsize() / 8);
+        if runs > 1 {
+            part.shape.insert(0, runs);
+            part.strides = Some([&[parts * rows * strides[0]], &strides[..]].concat().into());
         }
         part
     }
@@ -124,6 +135,11 @@ impl Entry {
             ),
         }
     }
+}
+
+/// The distance of consecutive elements along each axis in row-major order without gaps.
+fn row_major(shape: &[usize]) -> Arc<[usize]> {
+    (1..=shape.len()).map(|axis| shape[axis..].iter().product()).collect()
 }
 
 /// The dtype of a tensor if it is a supported floating-point type.

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 
-use super::names::TensorNames;
+use super::names::{RowPart, TensorNames};
 
 /// The start of the names of all modules in a model that PEFT has wrapped.
 pub const PEFT_PREFIX: &str = "base_model.model.";
@@ -105,6 +105,20 @@ impl LowRank {
     /// The update of a matrix whose rows or columns have these norms then.
     pub fn with_magnitudes(self, magnitudes: Option<Magnitudes>) -> Self {
         LowRank { magnitudes, ..self }
+    }
+
+    /// Changes the order of the outputs: of equal `runs` with all `parts` each to the parts with all runs
+    /// each.
+    fn gather_parts(&mut self, parts: usize, runs: usize) {
+        let gather = |values: &[f32]| -> Vec<f32> {
+            let length = values.len() / (parts * runs);
+            let pieces = (0..parts).flat_map(|part| (0..runs).map(move |run| run * parts + part));
+            pieces.flat_map(|piece| &values[piece * length..(piece + 1) * length]).copied().collect()
+        };
+        self.b = gather(&self.b);
+        if let Some(Magnitudes { axis: Axis::Rows, values }) = &mut self.magnitudes {
+            *values = gather(values);
+        }
     }
 
     /// Computes what the norms need of a matrix of this `shape`, row `first_row` of the update being its
@@ -215,7 +229,7 @@ impl Adapter {
         namings: &'static [TensorNames],
         canonical: &str,
         end: &str,
-    ) -> Option<(String, &Update, (usize, usize))> {
+    ) -> Option<(String, &Update, RowPart)> {
         let names = namings.iter().filter(|names| names.names(canonical));
         let mut tensors =
             names.flat_map(|names| names.prefixes.iter().map(move |prefix| names.resolve(prefix, canonical)));
@@ -233,7 +247,7 @@ impl Adapter {
         canonical: &str,
         values: usize,
     ) -> Option<Vec<f32>> {
-        let (module, update, (index, _)) = self.find(namings, canonical, ".bias")?;
+        let (module, update, RowPart { index, .. }) = self.find(namings, canonical, ".bias")?;
         let Update::LowRank(LowRank { bias: Some(bias), .. }) = update else { return None };
         let bias = bias.get(index * values..(index + 1) * values)?.to_vec();
         self.biased.insert(module);
@@ -242,16 +256,18 @@ impl Adapter {
 
     /// The update of a matrix of `(rows, columns)`, by its canonical name, and the row of the update that the
     /// matrix begins with; `None` if the adapter does not change it. The adapter may have any of the
-    /// `namings`.
+    /// `namings`, and the model this number of attention `heads`.
     pub fn update(
         &mut self,
         namings: &'static [TensorNames],
         canonical: &str,
         [rows, columns]: [usize; 2],
+        heads: usize,
     ) -> Result<Option<(Update, usize)>> {
-        let Some((module, update, (index, parts))) = self.find(namings, canonical, ".weight") else {
+        let Some((module, update, part)) = self.find(namings, canonical, ".weight") else {
             return Ok(None);
         };
+        let RowPart { index, parts, .. } = part;
         match update {
             Update::LowRank(LowRank { outputs, inputs, .. })
                 if [*outputs, *inputs] != [rows * parts, columns] =>
@@ -275,7 +291,10 @@ impl Adapter {
             }
             _ => {}
         }
-        let update = update.clone();
+        let mut update = update.clone();
+        if let (Update::LowRank(update), 2..) = (&mut update, part.runs(heads)) {
+            update.gather_parts(parts, heads);
+        }
         self.merged.insert(module);
         Ok(Some((update, index * rows)))
     }

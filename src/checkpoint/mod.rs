@@ -165,11 +165,11 @@ impl Checkpoint {
         Ok(Some(values))
     }
 
-    /// A reader of the encoder's tensors, by the family's names; for the CPU in f32 until
-    /// [`TensorReader::set_backend`].
-    pub fn reader(&self, namings: &'static [TensorNames]) -> Result<TensorReader<'_>> {
+    /// A reader of the tensors of an encoder with this number of attention heads, by the family's names; for
+    /// the CPU in f32 until [`TensorReader::set_backend`].
+    pub fn reader(&self, namings: &'static [TensorNames], heads: usize) -> Result<TensorReader<'_>> {
         match self.choose(namings) {
-            Some((names, prefix)) => Ok(TensorReader { namings, ..self.reader_with(prefix, names) }),
+            Some((names, prefix)) => Ok(TensorReader { namings, heads, ..self.reader_with(prefix, names) }),
             None => bail!("{}", self.no_table(namings)),
         }
     }
@@ -235,6 +235,7 @@ impl Checkpoint {
             namings: std::slice::from_ref(names),
             names,
             prefix,
+            heads: 1,
             adapter: None,
             replaced: BTreeMap::new(),
             packed: None,

@@ -5,8 +5,10 @@
 ///
 /// Modules are listed as pairs of canonical name and checkpoint name; of several lists the first that has a
 /// module is used. A checkpoint name that ends in `[1/3]` is the second of three equal parts of a tensor's
-/// rows (a fused projection). One that ends in `=` is the name of a tensor without a parameter; an empty one
-/// is that of a module whose tensors have the names of their parameters alone.
+/// rows (a fused projection), one in `[1/3 per head]` that of the rows of each attention head. One that ends
+/// in `=` is the name of a tensor without a parameter; an empty one is that of a module whose tensors have
+/// the names of their parameters alone. In the place of a module stands a parameter that has a name of its
+/// own.
 pub struct TensorNames {
     /// Prefixes that all names may have; the first that fits the checkpoint is used.
     pub prefixes: &'static [&'static str],
@@ -28,8 +30,29 @@ pub type ModuleNames = &'static [(&'static str, &'static str)];
 pub struct TensorRef {
     /// The checkpoint's name.
     pub name: String,
-    /// Index and number of equal parts of the rows; (0, 1) is the whole tensor.
-    pub part: (usize, usize),
+    /// Which of its rows.
+    pub part: RowPart,
+}
+
+/// One of several equal parts of the rows of a tensor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RowPart {
+    /// The index of the part.
+    pub index: usize,
+    /// The number of parts.
+    pub parts: usize,
+    /// Whether the rows of each attention head are divided, and not all rows at once.
+    pub per_head: bool,
+}
+
+impl RowPart {
+    /// The whole tensor.
+    pub const WHOLE: RowPart = RowPart { index: 0, parts: 1, per_head: false };
+
+    /// The number of runs of rows that the part consists of.
+    pub fn runs(&self, heads: usize) -> usize {
+        if self.per_head { heads } else { 1 }
+    }
 }
 
 impl TensorNames {
@@ -116,7 +139,8 @@ impl TensorNames {
     pub fn resolve(&self, prefix: &str, canonical: &str) -> TensorRef {
         let (module, parameter) = canonical.rsplit_once('.').expect("a name ends in .weight or .bias");
         let look_up = |lists: &[ModuleNames], module: &str| {
-            let pair = lists.iter().copied().flatten().find(|(canonical, _)| *canonical == module);
+            let find = |name: &str| lists.iter().copied().flatten().find(|(canonical, _)| *canonical == name);
+            let pair = find(&format!("{module}.{parameter}")).or_else(|| find(module));
             pair.unwrap_or_else(|| panic!("the family table has no name for {module}")).1
         };
         let is_head = module.starts_with("head.");
@@ -135,11 +159,15 @@ impl TensorNames {
             }
         };
         let (name, part) = match name.strip_suffix(']').and_then(|name| name.rsplit_once('[')) {
-            None => (&name[..], (0, 1)),
+            None => (&name[..], RowPart::WHOLE),
             Some((name, part)) => {
+                let (part, per_head) = match part.strip_suffix(" per head") {
+                    Some(part) => (part, true),
+                    None => (part, false),
+                };
                 let (index, of) = part.split_once('/').expect("a part is index/number");
                 let number = |n: &str| n.parse().expect("a part has two numbers");
-                (name, (number(index), number(of)))
+                (name, RowPart { index: number(index), parts: number(of), per_head })
             }
         };
         let name = match name.strip_suffix('=') {
@@ -159,21 +187,35 @@ mod tests {
         prefixes: &["", "model."],
         model_modules: &[&[("embeddings.token", "embed"), ("pooler", "pooler.dense")]],
         layer_prefix: "groups.{}.layers.{}.",
-        layer_modules: &[&[("attention.query", "qkv[0/3]"), ("attention.output", "out")]],
+        layer_modules: &[&[
+            ("attention.query", "qkv[0/3]"),
+            ("attention.key", "qkv[1/3 per head]"),
+            ("attention.value", "qkv[2/3]"),
+            ("attention.value.bias", "v_bias="),
+            ("attention.output", "out"),
+        ]],
         head_modules: &[&[("head.classifier", "classifier"), ("head.token_classifier", "")]],
     };
 
     #[test]
     fn canonical_names_resolve_to_tensors_of_the_checkpoint() {
         let resolve = |canonical| NAMES.resolve("model.", canonical);
-        let whole = TensorRef { name: "model.embed.weight".into(), part: (0, 1) };
-        assert_eq!(resolve("embeddings.token.weight"), whole);
-        let third = TensorRef { name: "model.groups.2.layers.1.qkv.bias".into(), part: (0, 3) };
-        assert_eq!(resolve("layers.2.1.attention.query.bias"), third);
-        let head = TensorRef { name: "classifier.weight".into(), part: (0, 1) };
-        assert_eq!(resolve("head.classifier.weight"), head);
-        let bare = TensorRef { name: "bias".into(), part: (0, 1) };
-        assert_eq!(resolve("head.token_classifier.bias"), bare);
+        let whole = |name: &str| TensorRef { name: name.into(), part: RowPart::WHOLE };
+        let third = |name: &str, index, per_head| {
+            let part = RowPart { index, parts: 3, per_head };
+            TensorRef { name: format!("model.groups.2.layers.1.{name}"), part }
+        };
+        for (canonical, expected) in [
+            ("embeddings.token.weight", whole("model.embed.weight")),
+            ("layers.2.1.attention.query.bias", third("qkv.bias", 0, false)),
+            ("layers.2.1.attention.key.weight", third("qkv.weight", 1, true)),
+            ("layers.2.1.attention.value.weight", third("qkv.weight", 2, false)),
+            ("layers.2.1.attention.value.bias", whole("model.groups.2.layers.1.v_bias")),
+            ("head.classifier.weight", whole("classifier.weight")),
+            ("head.token_classifier.bias", whole("bias")),
+        ] {
+            assert_eq!(resolve(canonical), expected, "{canonical}");
+        }
     }
 
     #[test]

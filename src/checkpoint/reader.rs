@@ -20,6 +20,8 @@ pub struct TensorReader<'a> {
     /// That of the checkpoint.
     pub(super) names: &'static TensorNames,
     pub(super) prefix: &'static str,
+    /// The number of attention heads, for parts of the rows of each head.
+    pub(super) heads: usize,
     pub(super) adapter: Option<Adapter>,
     /// The tensors of the adapter that replace those of the checkpoint, or that it does not have, by its
     /// names.
@@ -99,7 +101,9 @@ impl TensorReader<'_> {
     /// What the adapter does to a tensor, and from which row of the update on.
     pub(super) fn update(&mut self, canonical: &str, shape: &[usize]) -> Result<Option<(Update, usize)>> {
         match (&mut self.adapter, shape) {
-            (Some(adapter), &[rows, columns]) => adapter.update(self.namings, canonical, [rows, columns]),
+            (Some(adapter), &[rows, columns]) => {
+                adapter.update(self.namings, canonical, [rows, columns], self.heads)
+            }
             _ => Ok(None),
         }
     }
@@ -152,7 +156,7 @@ impl TensorReader<'_> {
         canonical: &str,
         shape: &[usize],
     ) -> Option<(String, Entry, SafetensorsDtype)> {
-        let TensorRef { mut name, part: (index, parts) } = self.names.resolve(self.prefix, canonical);
+        let TensorRef { mut name, part } = self.names.resolve(self.prefix, canonical);
         // The first BERT checkpoints, converted from TensorFlow, have the older names.
         for (now, then) in [("LayerNorm.weight", "LayerNorm.gamma"), ("LayerNorm.bias", "LayerNorm.beta")] {
             let older = name.strip_suffix(now).map(|norm| format!("{norm}{then}"));
@@ -163,7 +167,7 @@ impl TensorReader<'_> {
         }
         let mut expected = shape.to_vec();
         if let Some(rows) = expected.first_mut() {
-            *rows *= parts;
+            *rows *= part.parts;
         }
         let found = self.find(&name).map(|(stored, entry)| (stored.clone(), entry.clone()));
         let problem = match found {
@@ -180,7 +184,8 @@ impl TensorReader<'_> {
                         if is_first_use {
                             self.report.used.push((name.clone(), expected, format!("{:?}", entry.dtype)));
                         }
-                        return Some((name, entry.part(index, parts), dtype));
+                        let runs = part.runs(self.heads);
+                        return Some((name, entry.part_of_runs(part.index, part.parts, runs), dtype));
                     }
                 }
             }

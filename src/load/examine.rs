@@ -189,7 +189,7 @@ fn examine_head(
         && !(is_lexical && modules.lexical_layer.is_some())
     {
         let checkpoint = file.get()?;
-        let mut reader = checkpoint.reader(family.names)?;
+        let mut reader = checkpoint.reader(family.names, spec.heads)?;
         let adapter = prepared.adapter.as_ref();
         reader.set_adapter(adapter.map(|adapter| read_adapter(adapter, checkpoint)).transpose()?)?;
         if head.missing(&reader).is_some() {

@@ -112,7 +112,7 @@ pub(super) fn load_checkpoint(
     if adapter.is_none() {
         checkpoint.check_has_no_adapter()?;
     }
-    let mut reader = checkpoint.reader(family.names)?;
+    let mut reader = checkpoint.reader(family.names, parts.spec.heads)?;
     reader.set_adapter(adapter.map(|adapter| read_adapter(adapter, checkpoint)).transpose()?)?;
     let cpu = backends.iter().find(|backend| uses_cache && matches!(backend, Backend::Cpu(_)));
     reader.set_packed_weights(cpu.and_then(|cpu| PackedWeights::open(&checkpoint.files(), cpu.gemm_type())));

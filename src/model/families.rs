@@ -234,9 +234,15 @@ const RMS_NORM: NormSpec =
     NormSpec { kind: NormKind::RootMeanSquare, bias: false, unit_offset: false, eps: 1e-6 };
 
 const ALL_BIASES: Biases =
-    Biases { projection: true, qkv: true, attention_output: true, up: true, down: true };
-const NO_BIASES: Biases =
-    Biases { projection: false, qkv: false, attention_output: false, up: false, down: false };
+    Biases { projection: true, query_value: true, key: true, attention_output: true, up: true, down: true };
+const NO_BIASES: Biases = Biases {
+    projection: false,
+    query_value: false,
+    key: false,
+    attention_output: false,
+    up: false,
+    down: false,
+};
 
 const BERT_DEFAULTS: Defaults = Defaults {
     positions: PositionEncoding::Learned,
@@ -391,6 +397,67 @@ const ESM: Family = Family {
     classification: classification::dense,
     masked_lm: masked_lm::gelu,
     family_specific: &[family_specific::esm],
+    ..PLAIN
+};
+
+/// Names of DeBERTa v2 and v3, and of all but the layers of the first DeBERTa.
+const DEBERTA_NAMES: TensorNames = TensorNames {
+    prefixes: &["", "deberta."],
+    model_modules: &[
+        &[
+            ("embeddings.projection", "embeddings.embed_proj"),
+            ("convolution", "encoder.conv.conv"),
+            ("convolution_norm", "encoder.conv.LayerNorm"),
+            ("distances", "encoder.rel_embeddings"),
+            ("distances_norm", "encoder.LayerNorm"),
+        ],
+        BERT_MODEL,
+    ],
+    layer_modules: &[
+        &[
+            ("attention.query", "attention.self.query_proj"),
+            ("attention.key", "attention.self.key_proj"),
+            ("attention.value", "attention.self.value_proj"),
+            ("attention.distance_key", "attention.self.pos_key_proj"),
+            ("attention.distance_query", "attention.self.pos_query_proj"),
+        ],
+        BERT_LAYER,
+    ],
+    head_modules: &[
+        &[("head.dense", "pooler.dense"), ("head.classifier", "classifier")],
+        TOKEN_HEADS,
+        BERT_PRETRAINING,
+        &[
+            ("head.enhanced_mlm", "lm_predictions.lm_head"),
+            ("head.enhanced_mlm.dense", "lm_predictions.lm_head.dense"),
+            ("head.enhanced_mlm.norm", "lm_predictions.lm_head.LayerNorm"),
+            ("head.enhanced_mlm.decoder", "lm_predictions.lm_head.decoder"),
+        ],
+    ],
+    ..BERT_NAMES
+};
+
+/// DeBERTa v2 and v3.
+const DEBERTA_V2: Family = Family {
+    model_types: &["deberta-v2"],
+    config_defaults: &config_defaults::DEBERTA_V2,
+    keys: ConfigKeys {
+        embedding_size: Some("embedding_size"),
+        embedding_size_or_hidden: true,
+        head_dim: Some("attention_head_size"),
+        ..BERT_KEYS
+    },
+    defaults: Defaults {
+        embedding_norm: EmbeddingNorm::AfterProjection,
+        norm: NormSpec { eps: 1e-7, ..LAYER_NORM },
+        bias: Biases { projection: false, ..ALL_BIASES },
+        positions: PositionEncoding::LearnedIf("position_biased_input"),
+        ..BERT_DEFAULTS
+    },
+    family_specific: &[family_specific::disentangled_attention, family_specific::convolution],
+    names: &[DEBERTA_NAMES],
+    classification: classification::context_pooler,
+    masked_lm: masked_lm::deberta,
     ..PLAIN
 };
 
@@ -740,61 +807,34 @@ pub static FAMILIES: &[Family] = &[
         ..PLAIN
     },
     Family {
-        model_types: &["deberta-v2"],
-        config_defaults: &config_defaults::DEBERTA_V2,
-        keys: ConfigKeys {
-            embedding_size: Some("embedding_size"),
-            embedding_size_or_hidden: true,
-            head_dim: Some("attention_head_size"),
-            ..BERT_KEYS
-        },
+        model_types: &["deberta"],
+        config_defaults: &config_defaults::DEBERTA,
+        keys: ConfigKeys { head_dim: None, ..DEBERTA_V2.keys },
         defaults: Defaults {
-            embedding_norm: EmbeddingNorm::AfterProjection,
-            norm: NormSpec { eps: 1e-7, ..LAYER_NORM },
-            bias: Biases { projection: false, ..ALL_BIASES },
-            positions: PositionEncoding::LearnedIf("position_biased_input"),
-            ..BERT_DEFAULTS
+            bias: Biases { projection: false, key: false, ..ALL_BIASES },
+            ..DEBERTA_V2.defaults
         },
-        family_specific: &[family_specific::disentangled_attention, family_specific::convolution],
+        family_specific: &[family_specific::first_disentangled_attention],
         names: &[TensorNames {
-            prefixes: &["", "deberta."],
-            model_modules: &[
-                &[
-                    ("embeddings.projection", "embeddings.embed_proj"),
-                    ("convolution", "encoder.conv.conv"),
-                    ("convolution_norm", "encoder.conv.LayerNorm"),
-                    ("distances", "encoder.rel_embeddings"),
-                    ("distances_norm", "encoder.LayerNorm"),
-                ],
-                BERT_MODEL,
-            ],
             layer_modules: &[
                 &[
-                    ("attention.query", "attention.self.query_proj"),
-                    ("attention.key", "attention.self.key_proj"),
-                    ("attention.value", "attention.self.value_proj"),
-                    ("attention.distance_key", "attention.self.pos_key_proj"),
-                    ("attention.distance_query", "attention.self.pos_query_proj"),
+                    ("attention.query", "attention.self.in_proj[0/3 per head]"),
+                    ("attention.query.bias", "attention.self.q_bias="),
+                    ("attention.key", "attention.self.in_proj[1/3 per head]"),
+                    ("attention.value", "attention.self.in_proj[2/3 per head]"),
+                    ("attention.value.bias", "attention.self.v_bias="),
+                    ("attention.distance_key", "attention.self.pos_proj"),
+                    ("attention.distance_query", "attention.self.pos_q_proj"),
+                    ("attention.mix_before", "attention.self.head_logits_proj"),
+                    ("attention.mix_after", "attention.self.head_weights_proj"),
                 ],
                 BERT_LAYER,
             ],
-            head_modules: &[
-                &[("head.dense", "pooler.dense"), ("head.classifier", "classifier")],
-                TOKEN_HEADS,
-                BERT_PRETRAINING,
-                &[
-                    ("head.enhanced_mlm", "lm_predictions.lm_head"),
-                    ("head.enhanced_mlm.dense", "lm_predictions.lm_head.dense"),
-                    ("head.enhanced_mlm.norm", "lm_predictions.lm_head.LayerNorm"),
-                    ("head.enhanced_mlm.decoder", "lm_predictions.lm_head.decoder"),
-                ],
-            ],
-            ..BERT_NAMES
+            ..DEBERTA_NAMES
         }],
-        classification: classification::context_pooler,
-        masked_lm: masked_lm::deberta,
-        ..PLAIN
+        ..DEBERTA_V2
     },
+    DEBERTA_V2,
     Family {
         model_types: &["roformer"],
         config_defaults: &config_defaults::ROFORMER,
@@ -985,7 +1025,7 @@ pub static FAMILIES: &[Family] = &[
         config_defaults: &config_defaults::QWEN2,
         keys: ConfigKeys { head_dim: None, ..LLAMA.keys },
         defaults: Defaults {
-            bias: Biases { qkv: true, ..NO_BIASES },
+            bias: Biases { query_value: true, key: true, ..NO_BIASES },
             key_value_heads: Some(32),
             ..LLAMA.defaults
         },

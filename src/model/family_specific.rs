@@ -30,24 +30,24 @@ pub(super) fn esm(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
     Ok(())
 }
 
-/// DeBERTa's disentangled attention.
-pub(super) fn disentangled_attention(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
-    let terms = attention_terms(config)?;
-    if !config.flag("relative_attention")? {
-        if !terms.is_empty() {
-            let found = format!("{:?} without \"relative_attention\"", terms.join("|"));
-            let expected = "no such field, or \"relative_attention\" true";
-            bail!("{}", config.invalid("pos_att_type", found, expected));
-        }
-        return Ok(());
+/// Disentangled attention of the first DeBERTa: without buckets, and with talking heads if the config says
+/// so.
+pub(super) fn first_disentangled_attention(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
+    if let Some(disentangled) = unbucketed_attention(config, spec)? {
+        spec.score_bias = ScoreBias::Disentangled(Disentangled { key_bias: false, ..disentangled });
     }
-    // A negative number, usually −1, means that the setting is off.
-    let positive = |key: &str| match config.optional_number(key)? {
-        Some(n) if n >= 1.0 => config.width(key).map(Some),
-        _ => Ok(None),
-    };
-    let max_positions = positive("max_relative_positions")?.unwrap_or(spec.max_positions);
-    let buckets = positive("position_buckets")?;
+    if config.flag("talking_head")? {
+        let heads = Some(spec.heads);
+        spec.talking_heads = TalkingHeads { pre_softmax: heads, post_softmax: heads };
+    }
+    Ok(())
+}
+
+/// Disentangled attention of DeBERTa v2 and v3.
+pub(super) fn disentangled_attention(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
+    let Some(disentangled) = unbucketed_attention(config, spec)? else { return Ok(()) };
+    let max_positions = disentangled.relative_positions;
+    let buckets = positive(config, "position_buckets")?;
     // Distances above half the buckets share buckets on a logarithmic scale, which ends at `max_positions`.
     let is_valid = |buckets: usize| {
         let exact = buckets / 2;
@@ -61,12 +61,43 @@ pub(super) fn disentangled_attention(config: &Config, spec: &mut EncoderSpec) ->
     spec.score_bias = ScoreBias::Disentangled(Disentangled {
         relative_positions: buckets.unwrap_or(max_positions),
         max_distance: buckets.map(|_| max_positions),
-        c2p: terms.iter().any(|term| term == "c2p"),
-        p2c: terms.iter().any(|term| term == "p2c"),
         shared_projections: config.flag("share_att_key")?,
         norm: norms.split('|').any(|norm| norm.trim() == "layer_norm"),
+        ..disentangled
     });
     Ok(())
+}
+
+/// Disentangled attention with an embedding for each relative position, and projections with biases; `None`
+/// without relative positions.
+fn unbucketed_attention(config: &Config, spec: &EncoderSpec) -> Result<Option<Disentangled>> {
+    let terms = attention_terms(config)?;
+    if !config.flag("relative_attention")? {
+        if !terms.is_empty() {
+            let found = format!("{:?} without \"relative_attention\"", terms.join("|"));
+            let expected = "no such field, or \"relative_attention\" true";
+            bail!("{}", config.invalid("pos_att_type", found, expected));
+        }
+        return Ok(None);
+    }
+    let has = |name: &str| terms.iter().any(|term| term == name);
+    Ok(Some(Disentangled {
+        relative_positions: positive(config, "max_relative_positions")?.unwrap_or(spec.max_positions),
+        max_distance: None,
+        c2p: has("c2p"),
+        p2c: has("p2c"),
+        shared_projections: false,
+        key_bias: true,
+        norm: false,
+    }))
+}
+
+/// A width, or `None` for a negative number, usually −1, which means that the setting is off.
+fn positive(config: &Config, key: &str) -> Result<Option<usize>> {
+    match config.optional_number(key)? {
+        Some(n) if n >= 1.0 => config.width(key).map(Some),
+        _ => Ok(None),
+    }
 }
 
 /// The terms of `pos_att_type`: `c2p`, `p2c` or both.
@@ -275,7 +306,8 @@ pub(super) fn siglip(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
 /// The biases of Nomic's own code.
 pub(super) fn nomic_biases(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
     let attention = config.flag("qkv_proj_bias")?;
-    (spec.bias.qkv, spec.bias.attention_output) = (attention, attention);
+    let bias = &mut spec.bias;
+    (bias.query_value, bias.key, bias.attention_output) = (attention, attention, attention);
     spec.bias.up = config.flag("mlp_fc1_bias")?;
     spec.bias.down = config.flag("mlp_fc2_bias")?;
     Ok(())

@@ -160,7 +160,8 @@ impl Family {
         let default = self.defaults.bias;
         Ok(Biases {
             projection: default.projection,
-            qkv: flag(config, attention_bias, default.qkv)?,
+            query_value: flag(config, attention_bias, default.query_value)?,
+            key: flag(config, attention_bias, default.key)?,
             attention_output: flag(config, attention_bias, default.attention_output)?,
             up: flag(config, mlp_bias, default.up)?,
             down: flag(config, mlp_bias, default.down)?,

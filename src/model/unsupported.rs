@@ -97,7 +97,6 @@ const KINDS: &[(&str, &[&str])] = &[
             "big_bird",
             "canine",
             "convbert",
-            "deberta",
             "dpr",
             "ernie_m",
             "flaubert",

@@ -81,9 +81,9 @@ impl SelfAttention {
         let mut linear = |module: &str, inputs, outputs, bias| {
             Linear::load(source, &format!("{name}.{module}"), inputs, outputs, bias)
         };
-        let query = linear("query", hidden_size, heads * qk_head_dim, spec.bias.qkv)?;
-        let key = linear("key", hidden_size, key_value_heads * qk_head_dim, spec.bias.qkv)?;
-        let value = linear("value", hidden_size, value_heads * v_head_dim, spec.bias.qkv)?;
+        let query = linear("query", hidden_size, heads * qk_head_dim, spec.bias.query_value)?;
+        let key = linear("key", hidden_size, key_value_heads * qk_head_dim, spec.bias.key)?;
+        let value = linear("value", hidden_size, value_heads * v_head_dim, spec.bias.query_value)?;
         let output =
             linear("output", spec.value_heads() * v_head_dim, hidden_size, spec.bias.attention_output)?;
         let mut norm =

@@ -256,11 +256,12 @@ fn relative_position_parameters(spec: &EncoderSpec, sizes: &Sizes) -> Formula {
 
 fn attention_parameters(spec: &EncoderSpec, sizes: &Sizes) -> Formula {
     let Sizes { hidden, query, key, value, .. } = sizes;
-    let biases = (query.clone() + key.clone() + value.clone()).when(spec.bias.qkv)
+    let biases = (query.clone() + value.clone()).when(spec.bias.query_value)
+        + key.clone().when(spec.bias.key)
         + hidden.clone().when(spec.bias.attention_output);
     let own_projections = match relative_embeddings(spec) {
         Some((_, terms, relative)) if !relative.shared_projections => {
-            (hidden * query + query.clone()).times(terms)
+            (hidden * query).times(terms) + query.clone().times(relative.projection_biases())
         }
         _ => Formula::default(),
     };

@@ -185,17 +185,17 @@ impl RelativeProjections {
         embeddings: &Arc<RelativeEmbeddings>,
         width: usize,
     ) -> Result<Self> {
-        let Disentangled { c2p, p2c, shared_projections, .. } = embeddings.spec;
+        let Disentangled { c2p, p2c, shared_projections, key_bias, .. } = embeddings.spec;
         let hidden_size = embeddings.table.dim(1)?;
-        let mut linear = |module: &str, is_used: bool| {
+        let mut linear = |module: &str, is_used: bool, bias: bool| {
             let name = format!("{name}.{module}");
             (is_used && !shared_projections)
-                .then(|| Linear::load(source, &name, hidden_size, width, true))
+                .then(|| Linear::load(source, &name, hidden_size, width, bias))
                 .transpose()
         };
         Ok(RelativeProjections {
-            key: linear("distance_key", c2p)?,
-            query: linear("distance_query", p2c)?,
+            key: linear("distance_key", c2p, key_bias)?,
+            query: linear("distance_query", p2c, true)?,
             embeddings: embeddings.clone(),
             projected: OnceLock::new(),
         })

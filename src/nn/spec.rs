@@ -397,8 +397,17 @@ pub struct Disentangled {
     /// Whether relative embeddings are projected by the query and key projections of the tokens
     /// (`share_att_key`).
     pub shared_projections: bool,
+    /// Whether their own projection to keys has a bias; that to queries has one always.
+    pub key_bias: bool,
     /// Whether the relative embeddings are normalised.
     pub norm: bool,
+}
+
+impl Disentangled {
+    /// How many of the projections of relative embeddings that are not shared have a bias.
+    pub(super) fn projection_biases(&self) -> usize {
+        usize::from(self.c2p && self.key_bias) + usize::from(self.p2c)
+    }
 }
 
 /// Attention mask within a sequence. Tokens of different sequences never attend to each other.
@@ -433,8 +442,10 @@ pub struct ConvolutionSpec {
 pub struct Biases {
     /// From the embedding size to the hidden size.
     pub projection: bool,
-    /// Queries, keys and values.
-    pub qkv: bool,
+    /// Queries and values.
+    pub query_value: bool,
+    /// Keys.
+    pub key: bool,
     /// Output projection of attention.
     pub attention_output: bool,
     /// Up projection of the feed-forward network, and its gate.
@@ -512,7 +523,14 @@ impl EncoderSpec {
             score_bias: ScoreBias::None,
             mask: Mask { causal: false, sliding_window: None },
             convolution: None,
-            bias: Biases { projection: false, qkv: false, attention_output: false, up: false, down: false },
+            bias: Biases {
+                projection: false,
+                query_value: false,
+                key: false,
+                attention_output: false,
+                up: false,
+                down: false,
+            },
             gated: false,
             intermediate_size: 1,
             activation: Activation::Identity,

@@ -46,6 +46,8 @@ pub(super) enum Template {
     Roberta,
     /// The same with `bos_token` and `eos_token`.
     BosEos,
+    /// The same as [`Template::Roberta`], with offsets of tokens that have the spaces before them.
+    ClsSep,
     /// `bos_token` and `eos_token` only if `add_bos_token` and `add_eos_token` are set; `B` has token type 1.
     OptionalBosEos,
     /// `<cls> A <eos>`, and for a pair `B <eos>` after it, with token type 1: `cls_token`, and `eos_token`
@@ -147,6 +149,12 @@ pub(super) const CLASSES: &[TokenizerClass] = &[
         template: Template::Roberta,
     },
     TokenizerClass {
+        names: &["DebertaTokenizer"],
+        model: ModelType::Bpe,
+        special_tokens: DEBERTA_TOKENS,
+        template: Template::ClsSep,
+    },
+    TokenizerClass {
         names: &["GPT2Tokenizer"],
         model: ModelType::Bpe,
         special_tokens: &[
@@ -223,15 +231,7 @@ pub(super) const CLASSES: &[TokenizerClass] = &[
     TokenizerClass {
         names: &["DebertaV2Tokenizer"],
         model: ModelType::Unigram,
-        special_tokens: &[
-            ("bos_token", "[CLS]"),
-            ("eos_token", "[SEP]"),
-            ("unk_token", "[UNK]"),
-            ("sep_token", "[SEP]"),
-            ("pad_token", "[PAD]"),
-            ("cls_token", "[CLS]"),
-            ("mask_token", "[MASK]"),
-        ],
+        special_tokens: DEBERTA_TOKENS,
         template: Template::Bert,
     },
     TokenizerClass {
@@ -277,6 +277,16 @@ const ALBERT_TOKENS: &[(&str, &str)] = &[
     ("mask_token", "[MASK]"),
 ];
 
+const DEBERTA_TOKENS: &[(&str, &str)] = &[
+    ("bos_token", "[CLS]"),
+    ("eos_token", "[SEP]"),
+    ("unk_token", "[UNK]"),
+    ("sep_token", "[SEP]"),
+    ("pad_token", "[PAD]"),
+    ("cls_token", "[CLS]"),
+    ("mask_token", "[MASK]"),
+];
+
 /// Adds special tokens to the vocabulary of a tokenizer, and has it add those of its class to each text.
 pub(super) fn add_special_tokens(
     path: &Path,
@@ -305,7 +315,7 @@ fn template_tokens(
     tokenizer: &LibraryTokenizer,
 ) -> Result<[Option<String>; 2]> {
     let names = match class.template {
-        Template::Bert | Template::Roberta => [Some("cls_token"), Some("sep_token")],
+        Template::Bert | Template::Roberta | Template::ClsSep => [Some("cls_token"), Some("sep_token")],
         Template::BosEos => [Some("bos_token"), Some("eos_token")],
         Template::ClsEos => [Some("cls_token"), Some("eos_token")],
         Template::Eos => [None, Some("eos_token")],
@@ -321,7 +331,7 @@ fn template_tokens(
         let is_optional = match class.template {
             Template::OptionalBosEos => true,
             Template::ClsEos => name == "eos_token",
-            Template::Bert | Template::Roberta | Template::BosEos | Template::Eos => false,
+            Template::Bert | Template::Roberta | Template::ClsSep | Template::BosEos | Template::Eos => false,
         };
         if content.is_none() && is_optional {
             continue;
@@ -345,8 +355,11 @@ pub(super) fn post_processor(
     [begin, end]: [Option<(u32, String)>; 2],
     add_prefix_space: bool,
 ) -> tokenizers::Result<PostProcessorWrapper> {
-    if let (Template::Roberta | Template::BosEos, Some((begin_id, begin)), Some((end_id, end))) =
-        (template, &begin, &end)
+    if let (
+        Template::Roberta | Template::ClsSep | Template::BosEos,
+        Some((begin_id, begin)),
+        Some((end_id, end)),
+    ) = (template, &begin, &end)
     {
         let post_processor = RobertaProcessing::new((end.clone(), *end_id), (begin.clone(), *begin_id));
         let trims = template == Template::Roberta;

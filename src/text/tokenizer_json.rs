@@ -32,6 +32,7 @@ const CLASS_OF_MODEL_TYPE: &[(&str, &str)] = &[
     ("camembert", "CamembertTokenizer"),
     ("clip", CLIP),
     ("data2vec-text", "RobertaTokenizer"),
+    ("deberta", "DebertaTokenizer"),
     ("deberta-v2", "DebertaV2Tokenizer"),
     ("distilbert", "BertTokenizer"),
     ("electra", "BertTokenizer"),

@@ -87,7 +87,7 @@ fn heads_mean_and_rollout_equal_the_reference_in_every_family() {
             }
         }
     }
-    assert_eq!(talking, 2 * ATTENDED.len(), "two fixtures project heads after the softmax");
+    assert_eq!(talking, 3 * ATTENDED.len(), "three fixtures project heads after the softmax");
 }
 
 #[test]

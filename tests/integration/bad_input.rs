@@ -446,7 +446,7 @@ fn values_that_are_not_finite_are_counted_once_for_all_devices() {
     });
     let checkpoint = Checkpoint::open(&model.path("model.safetensors")).unwrap();
     let bert = sconce::model::families::FAMILIES.iter().find(|family| family.model_types.contains(&"bert"));
-    let mut reader = checkpoint.reader(bert.unwrap().names).unwrap();
+    let mut reader = checkpoint.reader(bert.unwrap().names, 3).unwrap();
     for _ in 0..2 {
         reader.set_backend(Default::default());
         reader.matrix("layers.1.0.attention.query.weight", 36, 36).unwrap();

@@ -110,7 +110,7 @@ fn hidden_states_of_the_reference_path() {
         let spec = family.spec(&config).unwrap();
         let checkpoint = Checkpoint::open(&fixture(model).join("model.safetensors")).unwrap();
         for dtype in [DType::F32, DType::F16] {
-            let mut reader = checkpoint.reader(family.names).unwrap();
+            let mut reader = checkpoint.reader(family.names, spec.heads).unwrap();
             reader.set_backend(Backend::Device { device: Device::Cpu, dtype });
             let encoder = Encoder::load(&spec, &mut reader).unwrap();
             let observe = |stage: sconce::nn::Stage, hidden: &Tensor| {
@@ -150,7 +150,7 @@ fn selected_tokens_have_the_hidden_states_of_the_whole_batch() {
         let first: Vec<u32> = batch.cu_seqlens().windows(2).map(|bounds| bounds[0] as u32).collect();
         let some: Vec<u32> = (0..batch.ids().len() as u32).rev().step_by(3).collect();
         for gemm_type in [GemmType::F32, GemmType::Bf16x3, GemmType::Bf16, GemmType::Int8] {
-            let mut reader = checkpoint.reader(family.names).unwrap();
+            let mut reader = checkpoint.reader(family.names, spec.heads).unwrap();
             reader.set_backend(Backend::Cpu(gemm_type));
             let encoder = Encoder::load(&spec, &mut reader).unwrap();
             for tokens in [&first[..], &some, &some[..1]] {
@@ -159,7 +159,7 @@ fn selected_tokens_have_the_hidden_states_of_the_whole_batch() {
             }
         }
         // Where candle computes matmuls, their bits depend on the number of rows.
-        let mut reader = checkpoint.reader(family.names).unwrap();
+        let mut reader = checkpoint.reader(family.names, spec.heads).unwrap();
         reader.set_backend(Backend::Device { device: Device::Cpu, dtype: DType::F32 });
         let encoder = Encoder::load(&spec, &mut reader).unwrap();
         let [expected, found] = selected(&encoder, &batch, &some);

@@ -179,6 +179,18 @@ pub static DEBERTA_V2: ConfigDefaults = based_on(
     ],
 );
 
+/// `DebertaConfig`.
+pub static DEBERTA: ConfigDefaults = based_on(
+    &DEBERTA_V2,
+    &[
+        ("vocab_size", Size(50265)),
+        ("hidden_size", Size(768)),
+        ("num_hidden_layers", Size(12)),
+        ("num_attention_heads", Size(12)),
+        ("intermediate_size", Size(3072)),
+    ],
+);
+
 /// `RoFormerConfig`.
 pub static ROFORMER: ConfigDefaults = based_on(
     &BERT,

@@ -165,11 +165,12 @@ fn describe_positions(spec: &EncoderSpec) -> String {
 
 /// Which linear layers have a bias.
 fn describe_biases(spec: &EncoderSpec) -> String {
-    let Biases { projection, qkv, attention_output, up, down } = spec.bias;
+    let Biases { projection, query_value, key, attention_output, up, down } = spec.bias;
     let projection = projection || !spec.embedding_projection;
     let layers = [
         (projection, "embedding projection"),
-        (qkv, "query, key, value"),
+        (query_value || key, "query, key, value"),
+        (key || !query_value, "key"),
         (attention_output, "attention output"),
         (up, "FFN up"),
         (down, "FFN down"),

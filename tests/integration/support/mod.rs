@@ -70,6 +70,8 @@ pub const MODELS: &[&str] = &[
     "gte-native",
     "jina-embeddings-v3-native",
     "new",
+    "deberta",
+    "deberta-talking-heads",
     "deberta-v2",
     "deberta-v2-c2p",
     "deberta-v2-p2c",
