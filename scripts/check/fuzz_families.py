@@ -214,6 +214,12 @@ def esm(r):
     )
 
 
+def longformer(r):
+    s = sizes(r) | dict(type_vocab_size=1, pad_token_id=1)
+    width = 2 * r.randint(1, 20)
+    return s | dict(attention_window=r.choice([width, [width] * s["num_hidden_layers"]]))
+
+
 def t5(r):
     heads, activation = r.randint(1, 5), r.choice(["relu", "gelu", "silu"])
     buckets = 2 * r.randint(2, 20)
@@ -238,6 +244,8 @@ FAMILIES = {
     "albert": albert, "distilbert": distilbert,
     "mpnet": lambda r: {k: v for k, v in sizes(r).items() if k != "type_vocab_size"},
     "megatron-bert": sizes, "roberta-prelayernorm": sizes, "xlm-roberta-xl": sizes,
+    "ibert": lambda r: sizes(r) | dict(pad_token_id=1, hidden_act="gelu"), "longformer": longformer,
+    "big_bird": lambda r: sizes(r) | dict(attention_type=r.choice(["original_full", "block_sparse"]), use_bias=r.random() < 0.7),
     "esm": esm,
     "roformer": lambda r: sizes(r) | dict(rotary_value=r.random() < 0.5) | optional_embedding(r, "embedding_size"),
     "nomic_bert": lambda r: gated_sizes(r) | dict(rope_parameters=rope(r)) | head_dim(r),

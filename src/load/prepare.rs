@@ -176,7 +176,15 @@ fn max_length(options: &ModelOptions, modules: &Modules, plan: &Plan) -> Result<
     let (positions, position_limit) = (plan.spec.max_length(), plan.spec.position_limit());
     if let Some(tokens) = options.max_length {
         if position_limit.is_some_and(|limit| tokens > limit) {
-            bail!(UsageError(format!("--max-length {tokens} exceeds the model's {positions} positions")))
+            let limit = match plan.spec.sequence_limit {
+                Some(limit) if limit == positions => {
+                    format!(
+                        "{limit} tokens, from which on the model's attention is sparse, which is not supported"
+                    )
+                }
+                _ => format!("the model's {positions} positions"),
+            };
+            bail!(UsageError(format!("--max-length {tokens} exceeds {limit}")))
         }
         return Ok(MaxLength { tokens, key: "--max-length".into(), file: None });
     }

@@ -400,6 +400,45 @@ const ESM: Family = Family {
     ..PLAIN
 };
 
+/// I-BERT before it is quantized: RoBERTa's maths.
+const IBERT: Family = Family {
+    model_types: &["ibert"],
+    config_defaults: &config_defaults::XLM_ROBERTA,
+    names: &[TensorNames { prefixes: &["", "ibert."], ..ROBERTA_NAMES }],
+    family_specific: &[family_specific::unquantized],
+    ..ROBERTA
+};
+
+/// Longformer without global attention, which its heads of a whole text and of answers have.
+const LONGFORMER: Family = Family {
+    model_types: &["longformer"],
+    config_defaults: &config_defaults::LONGFORMER,
+    names: &[TensorNames {
+        prefixes: &["", "longformer."],
+        head_modules: &[&[("head.token_classifier", "classifier")], LM_HEAD],
+        ..BERT_NAMES
+    }],
+    classification: classification::unsupported,
+    family_specific: &[family_specific::attention_window],
+    ..ROBERTA
+};
+
+/// BigBird, for texts up to the length from which on its attention is sparse.
+const BIG_BIRD: Family = Family {
+    model_types: &["big_bird"],
+    config_defaults: &config_defaults::BIG_BIRD,
+    names: &[TensorNames {
+        prefixes: &["", "bert."],
+        model_modules: &[&[("pooler", "pooler")], BERT_MODEL],
+        head_modules: &[ROBERTA_HEAD, &[("head.token_classifier", "classifier")], BERT_PRETRAINING],
+        ..BERT_NAMES
+    }],
+    classification: classification::dense_hidden_act,
+    masked_lm: masked_lm::hidden_act,
+    family_specific: &[family_specific::block_sparse],
+    ..PLAIN
+};
+
 /// Names of DeBERTa v2 and v3, and of all but the layers of the first DeBERTa.
 const DEBERTA_NAMES: TensorNames = TensorNames {
     prefixes: &["", "deberta."],
@@ -587,6 +626,9 @@ pub static FAMILIES: &[Family] = &[
         ..ESM
     },
     ESM,
+    IBERT,
+    LONGFORMER,
+    BIG_BIRD,
     Family {
         model_types: &["xlm-roberta-xl"],
         config_defaults: &config_defaults::XLM_ROBERTA_XL,

@@ -30,6 +30,61 @@ pub(super) fn esm(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
     Ok(())
 }
 
+/// Refuses an I-BERT whose weights and activations are integers.
+pub(super) fn unquantized(config: &Config, _: &mut EncoderSpec) -> Result<()> {
+    if config.flag("quant_mode")? {
+        let expected =
+            "false, since integer arithmetic is not supported; use the model before it was quantized";
+        bail!("{}", config.invalid("quant_mode", true, expected));
+    }
+    Ok(())
+}
+
+/// Longformer's sliding window, which has the same width in all layers.
+pub(super) fn attention_window(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
+    const KEY: &str = "attention_window";
+    let of_layers = config.get(KEY).and_then(Value::as_array);
+    let width = match of_layers {
+        None => config.width(KEY)?,
+        Some(widths) => {
+            let first = widths.first().and_then(Value::as_u64).filter(|width| *width <= MAX_SIZE as u64);
+            let is_equal = widths.len() == spec.layers && widths.iter().all(|width| width.as_u64() == first);
+            let expected = format!("one width for all of the {} layers", spec.layers);
+            let found = || serde_json::to_string(widths).unwrap_or_default();
+            match first.filter(|width| *width > 0 && is_equal) {
+                Some(width) => width as usize,
+                None => bail!("{}", config.invalid(KEY, found(), &expected)),
+            }
+        }
+    };
+    if !width.is_multiple_of(2) {
+        bail!("{}", config.invalid(KEY, width, "an even number"));
+    }
+    spec.mask.sliding_window = Some(SlidingWindow { radius: width / 2, layers: vec![true; spec.layers] });
+    Ok(())
+}
+
+/// BigBird's attention, which is full for texts that have no more tokens than a few blocks.
+pub(super) fn block_sparse(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
+    const KEY: &str = "attention_type";
+    match config.string(KEY)?.unwrap_or_default() {
+        "original_full" => {}
+        "block_sparse" => {
+            let (block, random) =
+                (config.width("block_size")?, config.size("num_random_blocks", 0..=MAX_SIZE)?);
+            // The first and last block, three around a token and the random ones, which are counted twice.
+            spec.sequence_limit = Some((5 + 2 * random).saturating_mul(block));
+        }
+        other => bail!("{}", config.invalid(KEY, format!("{other:?}"), "block_sparse or original_full")),
+    }
+    if config.flag("rescale_embeddings")? {
+        bail!("{}", config.invalid("rescale_embeddings", true, "false, since it is not supported"));
+    }
+    let bias = config.flag("use_bias")?;
+    (spec.bias.query_value, spec.bias.key) = (bias, bias);
+    Ok(())
+}
+
 /// Disentangled attention of the first DeBERTa: without buckets, and with talking heads if the config says
 /// so.
 pub(super) fn first_disentangled_attention(config: &Config, spec: &mut EncoderSpec) -> Result<()> {

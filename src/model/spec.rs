@@ -88,6 +88,7 @@ impl Family {
             embedding_projection: defaults.always_projects || embedding_size != hidden_size,
             positions: self.positions(config)?,
             max_positions,
+            sequence_limit: None,
             token_types: self.token_types(config)?,
             task_types: self.task_types(config)?,
             embedding_scale: None,

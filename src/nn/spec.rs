@@ -22,6 +22,9 @@ pub struct EncoderSpec {
     pub positions: Positions,
     /// Rows of the position table; without one, the number of positions that the model was made for.
     pub max_positions: usize,
+    /// The longest sequence that the maths here is the model's for, where that is not all positions: longer
+    /// ones have sparse attention (Zaheer et al. 2020, BigBird).
+    pub sequence_limit: Option<usize>,
     /// Rows of the token type (segment) table; `None`: no table, token type ids are ignored.
     pub token_types: Option<usize>,
     /// Rows of the task type table, of which every token gets row 0 (Sun et al. 2020).
@@ -502,6 +505,7 @@ impl EncoderSpec {
             embedding_projection: false,
             positions: Positions::None,
             max_positions,
+            sequence_limit: None,
             token_types: None,
             task_types: None,
             embedding_scale: None,
@@ -552,21 +556,22 @@ impl EncoderSpec {
 
     /// The maximum length of a sequence in tokens that the model was made for.
     pub fn max_length(&self) -> usize {
-        match &self.positions {
+        let positions = match &self.positions {
             Positions::Learned(numbering) => self.max_positions.saturating_sub(numbering.first()),
             _ => self.max_positions,
-        }
+        };
+        self.sequence_limit.map_or(positions, |limit| limit.min(positions))
     }
 
-    /// The maximum length of a sequence in tokens where positions have a table; `None`: there are as many
-    /// positions as tokens.
+    /// The maximum length of a sequence in tokens where positions have a table, or longer sequences are not
+    /// supported; `None`: there are as many positions as tokens.
     pub fn position_limit(&self) -> Option<usize> {
         let has_table = match &self.positions {
             Positions::Learned(_) => true,
             Positions::Rotary(rotary) => rotary.stored_table,
             Positions::None | Positions::Sinusoidal | Positions::Alibi => false,
         };
-        has_table.then(|| self.max_length())
+        (has_table || self.sequence_limit.is_some()).then(|| self.max_length())
     }
 
     /// Heads that the softmax runs over, after the pre-softmax projection.

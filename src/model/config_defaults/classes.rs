@@ -50,6 +50,24 @@ pub static XLM_ROBERTA: ConfigDefaults = based_on(&BERT, &[("pad_token_id", Size
 /// `RobertaConfig` and `RobertaPreLayerNormConfig`.
 pub static ROBERTA: ConfigDefaults = based_on(&XLM_ROBERTA, &[("vocab_size", Size(50265))]);
 
+/// `LongformerConfig`.
+pub static LONGFORMER: ConfigDefaults = based_on(&XLM_ROBERTA, &[("attention_window", Size(512))]);
+
+/// `BigBirdConfig`.
+pub static BIG_BIRD: ConfigDefaults = based_on(
+    &BERT,
+    &[
+        ("vocab_size", Size(50358)),
+        ("hidden_act", Name("gelu_new")),
+        ("max_position_embeddings", Size(4096)),
+        ("attention_type", Name("block_sparse")),
+        ("use_bias", Flag(true)),
+        ("rescale_embeddings", Flag(false)),
+        ("block_size", Size(64)),
+        ("num_random_blocks", Size(3)),
+    ],
+);
+
 /// `EsmConfig`.
 pub static ESM: ConfigDefaults = based_on(
     &NONE,
