@@ -58,5 +58,12 @@ step "the page of sconce attend in headless Chromium"
 step "an input of 2 GB"
 python3 scripts/check/scale.py --formats npy --input-gb 2
 
+step "faults in the source, another part of them every night"
+# cargo-mutants exits with 2 if no test fails for a fault, and prints it: a person decides what it is worth.
+export PATH="$PATH:$PWD/target/tools/bin"
+command -v cargo-mutants >/dev/null || cargo install --quiet --locked --root target/tools cargo-mutants@27.1.0
+night=$(($(date +%s) / 86400))
+CARGO_TARGET_DIR=$PWD/target/mutants cargo mutants --package sconce --shard $((night % 1000))/1000 --output target || [ $? -eq 2 ]
+
 step "all tests under every ISA"
 scripts/test.sh --all
