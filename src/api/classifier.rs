@@ -85,7 +85,7 @@ fn open(model: &Model, raw: bool) -> Result<Classifier, Error> {
             "`on_long` mean is for vectors, and a classifier gives labels; choose error or truncate";
         return Err(Error::new(ErrorKind::InvalidOption, &message));
     }
-    let options = ScoreOptions { on_long: model.on_long, raw };
+    let options = ScoreOptions { on_long: model.on_long, raw, chunking: None };
     let (task, context) = engine::open(model, load, |loaded, _| task::Classifier::new(loaded, options, 0))?;
     Ok(Classifier { engine: Engine::new(task, &context)?, warnings: context.warnings })
 }

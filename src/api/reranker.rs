@@ -157,7 +157,7 @@ impl RerankerBuilder {
             return Err(Error::new(ErrorKind::InvalidOption, &message));
         }
         let needs_head = raw || prompt.is_some();
-        let options = ScoreOptions { on_long: model.on_long, raw };
+        let options = ScoreOptions { on_long: model.on_long, raw, chunking: None };
         let queries = QueryOptions { texts: Vec::new(), prompt };
         let vectors = VectorOptions { role: Some(Role::Document), ..VectorOptions::new(model.on_long) };
         let (made, context) = engine::open(&model, load_reranker, |loaded, console| {

@@ -3,14 +3,16 @@
 
 use std::path::PathBuf;
 
+use anyhow::{Result, bail};
 use clap::Args;
 use clap::builder::{PossibleValue, TypedValueParser};
 
 use super::choice::{OrAuto, choices, named, one_of};
+use crate::error::UsageError;
 use crate::hub::is_revision;
 use crate::model::modules::Role;
 use crate::nn::{ComputeDtype, DeviceRequest, LEXICAL, MULTI_VECTOR, Pool, Pooling, SPLADE};
-use crate::text::TruncationSide;
+use crate::text::{Chunking, TruncationSide};
 
 /// The default of `--model`.
 pub(super) const DEFAULT_MODEL: &str = "sentence-transformers/all-MiniLM-L6-v2";
@@ -224,4 +226,43 @@ fn revision(value: &str) -> Result<String, String> {
 /// A number between two others.
 pub(super) fn number(value: &str, min: f64, max: f64) -> Option<f64> {
     value.parse().ok().filter(|number| (min..=max).contains(number))
+}
+
+/// How texts are split into chunks.
+#[derive(Debug, Args)]
+pub(super) struct ChunkArgs {
+    /// One row per chunk of at most TOKENS tokens
+    ///
+    /// TOKENS includes special tokens and the prompt. A chunk ends at the last paragraph that fits, else at
+    /// the last sentence, else at the last word. start, end, line and end_line locate it in the text; --keep
+    /// text copies its own text
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Vectors")]
+    pub chunk: Option<u32>,
+
+    /// Repeat up to N tokens from the end of the previous chunk, beginning with a whole sentence or word
+    /// [default: 0]
+    #[arg(long, value_name = "N", help_heading = "Vectors")]
+    pub chunk_overlap: Option<u32>,
+}
+
+impl ChunkArgs {
+    /// How texts are split, if they are; `late`: the whole text is encoded.
+    ///
+    /// # Errors
+    /// [`UsageError`] if an option has no effect without `--chunk`, or chunks would repeat each other.
+    pub(super) fn chunking(&self, late: bool) -> Result<Option<Chunking>> {
+        let ChunkArgs { chunk, chunk_overlap } = self;
+        let overlap = chunk_overlap.unwrap_or(0);
+        let Some(tokens) = *chunk else {
+            let dependent = [("--chunk-overlap", chunk_overlap.is_some()), ("--chunk-late", late)];
+            if let Some((option, _)) = dependent.into_iter().find(|(_, is_given)| *is_given) {
+                bail!(UsageError(format!("{option} needs --chunk TOKENS")));
+            }
+            return Ok(None);
+        };
+        if overlap >= tokens {
+            bail!(UsageError(format!("--chunk-overlap {overlap} must be less than --chunk {tokens}")));
+        }
+        Ok(Some(Chunking { tokens: tokens as usize, overlap: overlap as usize, late }))
+    }
 }

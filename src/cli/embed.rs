@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use clap::Args;
 use clap::builder::{NonEmptyStringValueParser, PossibleValue, TypedValueParser};
 
-use super::args::{ModelArgs, VectorArgs, number};
+use super::args::{ChunkArgs, ModelArgs, VectorArgs, number};
 use super::choice::{choices, named, one_of};
 use super::records::{RecordArgs, records};
 use super::resolve::{console, embedding_model, vectors};
@@ -90,18 +90,8 @@ pub(super) struct EmbedArgs {
     #[arg(long, value_name = "ACTION", default_value = "truncate", value_parser = on_long(), help_heading = "Vectors")]
     pub on_long: OnLongArg,
 
-    /// One row per chunk of at most TOKENS tokens
-    ///
-    /// TOKENS includes special tokens and the prompt. A chunk ends at the last paragraph that fits, else at
-    /// the last sentence, else at the last word. start, end, line and end_line locate it in the text; --keep
-    /// text copies its own text
-    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Vectors")]
-    pub chunk: Option<u32>,
-
-    /// Repeat up to N tokens from the end of the previous chunk, beginning with a whole sentence or word
-    /// [default: 0]
-    #[arg(long, value_name = "N", help_heading = "Vectors")]
-    pub chunk_overlap: Option<u32>,
+    #[command(flatten)]
+    pub chunks: ChunkArgs,
 
     /// Late chunking, for models with mean pooling: encode the whole text, then pool the tokens of each
     /// chunk. Texts over the limit are encoded in parts, each with up to a quarter of the limit as context
@@ -196,18 +186,7 @@ fn check_long_text_options(args: &EmbedArgs) -> Result<()> {
 /// # Errors
 /// [`UsageError`] if an option contradicts `--chunk`, or has no effect with or without it.
 fn chunking(args: &EmbedArgs) -> Result<Option<Chunking>> {
-    let overlap = args.chunk_overlap.unwrap_or(0);
-    let Some(tokens) = args.chunk else {
-        let dependent =
-            [("--chunk-overlap", args.chunk_overlap.is_some()), ("--chunk-late", args.chunk_late)];
-        if let Some((option, _)) = dependent.into_iter().find(|(_, is_given)| *is_given) {
-            bail!(UsageError(format!("{option} needs --chunk TOKENS")));
-        }
-        return Ok(None);
-    };
-    if overlap >= tokens {
-        bail!(UsageError(format!("--chunk-overlap {overlap} must be less than --chunk {tokens}")));
-    }
+    let Some(chunking) = args.chunks.chunking(args.chunk_late)? else { return Ok(None) };
     if args.vectors.pooling.0 == Some(Pooling::None) {
         bail!(UsageError(
             "--chunk writes one vector per chunk, --pooling none one per token; remove one of them".into()
@@ -223,7 +202,7 @@ fn chunking(args: &EmbedArgs) -> Result<Option<Chunking>> {
             "{option} has no effect with --chunk, since no chunk exceeds the limit; remove one of them"
         )));
     }
-    Ok(Some(Chunking { tokens: tokens as usize, overlap: overlap as usize, late: args.chunk_late }))
+    Ok(Some(chunking))
 }
 
 /// A number of vectors, from 1 on.

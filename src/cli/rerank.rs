@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 use clap::Args;
 
-use super::args::{ModelArgs, pooling};
+use super::args::{ChunkArgs, ModelArgs, pooling};
 use super::choice::OrAuto;
 use super::records::{RecordArgs, is_stdin, records};
 use super::resolve::inputs;
@@ -14,8 +14,9 @@ use crate::error::UsageError;
 use crate::input::{Fields, Filter, TextFields};
 use crate::load::ModelOptions;
 use crate::nn::Pooling;
+use crate::run::records::RecordOptions;
 use crate::run::rerank::{RerankOptions, RerankQueries};
-use crate::task::PromptChoice;
+use crate::task::{PromptChoice, ScoreOptions};
 
 /// The examples at the end of the command's help.
 pub(super) const EXAMPLES: &str = "\
@@ -24,6 +25,7 @@ Examples:
   sconce rerank -m ./model --query \"a lamp\" -i passages.jsonl --top-k 10       the ten best, sorted
   sconce rerank -m ./model --queries queries.jsonl -i passages.parquet --top-k 10 -o best.parquet
   sconce rerank -m ./model --query-field query -i pairs.parquet -o scores.parquet
+  sconce rerank --query \"a lamp\" -i notes --chunk 128 --keep text --top-k 10    the ten best chunks of a directory
   sconce rerank --query \"a lamp\" \"a light\" \"a key\"                           by the similarity of vectors";
 
 #[derive(Debug, Args)]
@@ -91,6 +93,9 @@ pub(super) struct RerankArgs {
     pub pooling: OrAuto<Pooling>,
 
     #[command(flatten)]
+    pub chunks: ChunkArgs,
+
+    #[command(flatten)]
     pub scores: ScoreArgs,
 
     #[command(flatten)]
@@ -110,11 +115,13 @@ pub(super) fn options(args: RerankArgs) -> Result<RerankOptions> {
         (None, None) => RerankQueries::OfRecords,
     };
     let query_field = args.query_field.filter(|_| args.queries.is_none());
+    let chunking = args.chunks.chunking(false)?;
+    let records = records(args.records, model, ("--query-field", query_field), &args.model.verbosity)?;
     Ok(RerankOptions {
-        records: records(args.records, model, ("--query-field", query_field), &args.model.verbosity)?,
+        records: RecordOptions { chunks: chunking.is_some(), ..records },
         queries,
         prompt: args.prompt.map(PromptChoice::Text).or(args.prompt_name.map(PromptChoice::Name)),
-        scores,
+        scores: ScoreOptions { chunking, ..scores },
         top_k: args.top_k.map(|k| if k == 0 { usize::MAX } else { k as usize }),
     })
 }

@@ -60,7 +60,7 @@ pub(super) fn scoring(args: &ModelArgs, scores: &ScoreArgs) -> Result<(ModelOpti
         pair_truncation: *truncation,
         ..model(args)?
     };
-    Ok((model, ScoreOptions { on_long: *on_long, raw: *raw }))
+    Ok((model, ScoreOptions { on_long: *on_long, raw: *raw, chunking: None }))
 }
 
 /// The options of a command that writes the best of what a head scores for a text, or for a pair with

@@ -151,6 +151,11 @@ impl TaskRow {
         let (tokens, is_finite) = (text.token_count(), content.is_finite());
         TaskRow { span: None, query: None, tokens, is_finite, content }
     }
+
+    /// The row of a chunk with this number of tokens.
+    pub fn of_chunk(span: Span, tokens: usize, content: Content) -> Self {
+        TaskRow { span: Some(span), query: None, tokens, is_finite: content.is_finite(), content }
+    }
 }
 
 /// The reason of [`TokenizeError::NoTokens`].

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::cursor::Cursor;
 use super::stats::Stats;
 use crate::rows::metadata::Key;
-use crate::rows::{ColumnType, FileMetadata, KeptColumn};
+use crate::rows::{ColumnType, FileMetadata, KeptColumn, Span};
 use crate::store::{self, Digest, DurableRows, SidecarPaths, Target};
 
 /// What two runs must have in common for one to resume the other: options, inputs and files, each with its
@@ -54,6 +54,8 @@ pub struct SavedScore {
     pub query: usize,
     /// The index of its record.
     pub index: u64,
+    /// Its chunk, if rows are chunks.
+    pub chunk: Option<Span>,
     /// The bits of its score, which JSON would not hold if it is NaN.
     pub score: u32,
     /// Its tokens.

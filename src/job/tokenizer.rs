@@ -7,7 +7,7 @@ use super::messages::{ChunkTexts, Outcome, PreparedRecord, RawRecord, RecordMeta
 use super::queries::Queries;
 use crate::engine::{Item, Prepared, PreparedText, Preparer, RowOptions, Task, TaskInput, TokenizeError};
 use crate::input::{Entry, Record};
-use crate::rows::FieldValue;
+use crate::rows::{FieldValue, Span};
 
 /// Texts of at least this many bytes are tokenized one at a time.
 const LONG_TEXT_BYTES: usize = 1 << 20;
@@ -121,8 +121,8 @@ impl<T: Task> Tokenizing<T> {
 
     /// The texts of the chunks in each part of a record, for the carried-through fields that are its text.
     fn chunk_texts(&self, record: &Record, parts: &[RecordPart]) -> Vec<ChunkTexts> {
-        let is_text = |field: &usize| record.kept[*field].json().as_str() == Some(&record.text);
-        let fields: Vec<usize> = self.kept_texts.iter().copied().filter(is_text).collect();
+        let fields = self.kept_texts.iter().copied().filter(|field| is_text_of(record, *field));
+        let fields: Vec<usize> = fields.collect();
         let Some(whole) = fields.first().map(|field| &record.kept[*field]) else {
             return parts.iter().map(|_| ChunkTexts::default()).collect();
         };
@@ -153,6 +153,16 @@ struct RecordPart {
     prepared: Option<Prepared>,
 }
 
+/// Whether the value of a carried-through field is the text of its record.
+pub(super) fn is_text_of(record: &Record, field: usize) -> bool {
+    record.kept[field].json().as_str() == Some(&record.text)
+}
+
+/// The text of a chunk, as a value of the type of `whole`, which is that of its text.
+pub(super) fn chunk_text(whole: &FieldValue, text: &str, chunk: Span) -> FieldValue {
+    value_like(whole, TextParts { text, byte: 0, character: 0 }.take(chunk.start..chunk.end))
+}
+
 /// A text as a value of the type of another value, which is a text, too.
 fn value_like(other: &FieldValue, text: &str) -> FieldValue {
     let value = FieldValue::Json(text.into());
@@ -162,7 +172,7 @@ fn value_like(other: &FieldValue, text: &str) -> FieldValue {
     }
 }
 
-/// Takes parts out of a text, from one position on.
+/// Takes parts out of a text, which begin faster after the part before them.
 struct TextParts<'a> {
     text: &'a str,
     /// The position, in bytes and in characters.
@@ -171,8 +181,11 @@ struct TextParts<'a> {
 }
 
 impl<'a> TextParts<'a> {
-    /// The part of these characters, to the start of which the position moves. It is not before the position.
+    /// The part of these characters, to the start of which the position moves.
     fn take(&mut self, Range { start, end }: Range<u64>) -> &'a str {
+        if start < self.character {
+            (self.byte, self.character) = (0, 0);
+        }
         self.byte += bytes_of(&self.text[self.byte..], start - self.character);
         self.character = start;
         let rest = &self.text[self.byte..];
@@ -192,7 +205,7 @@ mod tests {
     #[test]
     fn parts_are_taken_by_characters_and_may_overlap() {
         let mut parts = TextParts { text: "ä灯b😀c", byte: 0, character: 0 };
-        let taken = [0..2, 1..4, 3..3, 3..5, 5..5].map(|range| parts.take(range));
-        assert_eq!(taken, ["ä灯", "灯b😀", "", "😀c", ""]);
+        let taken = [0..2, 1..4, 3..3, 3..5, 5..5, 0..1].map(|range| parts.take(range));
+        assert_eq!(taken, ["ä灯", "灯b😀", "", "😀c", "", "ä"]);
     }
 }

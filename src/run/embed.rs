@@ -3,14 +3,13 @@
 use anyhow::Result;
 
 use super::append::Appended;
-use super::records::{ResolvedOptions, Setup, TaskOptions, run};
+use super::records::{ResolvedOptions, Setup, TaskOptions, of_chunks, run};
 use crate::job::ExitStatus;
 use crate::load::load_embedding_or_sparse;
 use crate::named::Named;
 use crate::rows::metadata::Key;
 use crate::sys::console::Console;
 use crate::task::{Embedder, LateInteraction, OutputsEncoder, SparseEncoder, TextEncoder, VectorOptions};
-use crate::text::Chunking;
 
 /// The options of `sconce embed`.
 pub type EmbedOptions = TaskOptions<VectorOptions>;
@@ -89,10 +88,6 @@ fn of_dense(embedder: &Embedder) -> ResolvedOptions {
     if let Some(factor) = factor.filter(|factor| *factor > 1.0) {
         resolved.name("--token-pooling", Key::TokenPooling, factor);
     }
-    if let Some(Chunking { tokens, overlap, late }) = embedder.chunking {
-        resolved.name("--chunk", Key::ChunkTokens, tokens);
-        resolved.name("--chunk-overlap", Key::ChunkOverlap, overlap);
-        resolved.flag("--chunk-late", Key::ChunkLate, late);
-    }
+    resolved.extend(of_chunks(embedder.chunking));
     resolved
 }

@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 
 use super::query_texts::{QueryTexts, of_text, report};
-use super::records::{RecordOptions, ResolvedOptions, Setup, of_scores, run};
+use super::records::{RecordOptions, ResolvedOptions, Setup, of_chunks, of_scores, run};
 use crate::error::UsageError;
 use crate::formats;
 use crate::input::{Fields, InputPath, Source};
@@ -60,6 +60,7 @@ pub fn rerank(options: &RerankOptions) -> Result<ExitStatus> {
             let task = Reranker::new(loaded, *scores, &of_texts, top_k.is_some(), console)
                 .map_err(|error| of_text(error, |i, reason| format!("{} {reason}", queries.names[i])))?;
             let mut resolved = of_scores(&task, scores.raw);
+            resolved.extend(of_chunks(scores.chunking));
             resolved.extend(of_queries(options, &queries));
             resolved.identity_only("--prompt", format_args!("{:?}", task.prompt()));
             resolved.metadata_only(Key::Scores, task.score_name());

@@ -82,7 +82,7 @@ impl Kind {
     /// The kind of a model that was loaded for what its files say that it is for.
     pub(super) fn of(loaded: Loaded, options: &ServeOptions, console: &Console) -> Result<Self> {
         let on_long = options.vectors.on_long;
-        let scores = ScoreOptions { on_long, raw: false };
+        let scores = ScoreOptions { on_long, raw: false, chunking: None };
         Ok(match loaded.head_kind() {
             Some(HeadKind::SequenceClassification | HeadKind::CausalLm) if loaded.steps.dimensions == 1 => {
                 let prompt = options.vectors.prompt.as_ref();

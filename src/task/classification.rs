@@ -1,8 +1,11 @@
 //! Sequence classification: labels of a text or pair, or the score of a pair by a cross-encoder. Tokenize,
 //! encode, apply the head.
 
+use std::ops::Range;
+
 use anyhow::{Result, bail};
 
+use super::chunks::{cannot_split, locate, span};
 use super::model_task::ModelTask;
 use super::options::PromptChoice;
 use super::pair_template::PairTemplate;
@@ -20,7 +23,7 @@ use crate::neighbours::descending;
 use crate::nn::{ClassificationHead, HeadKind, RaggedBatch, TaskHead, keep_memory};
 use crate::rows::{Content, ContentType, LabelScore};
 use crate::sys::console::Console;
-use crate::text::{OnLong, PairTruncation, TokenizedText};
+use crate::text::{self, Chunk, Chunking, OnLong, PairTruncation, Sequence, TokenizedText};
 
 /// How texts are classified or scored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,6 +32,8 @@ pub struct ScoreOptions {
     pub on_long: OnLong,
     /// Whether rows hold logits instead of scores.
     pub raw: bool,
+    /// How a reranker splits texts into chunks, one row each. `None`: each text is a row.
+    pub chunking: Option<Chunking>,
 }
 
 /// A model with a sequence-classification head.
@@ -56,6 +61,7 @@ enum Rows {
         prompt: String,
         /// What makes one text of a query and a text.
         template: Option<Box<PairTemplate>>,
+        chunking: Option<Chunking>,
         ranked: bool,
     },
 }
@@ -98,7 +104,8 @@ impl Classifier {
                 truncation.name()
             )));
         }
-        Self::build(loaded, options, function, Rows::Score { prompt, template, ranked })
+        let chunking = options.chunking;
+        Self::build(loaded, options, function, Rows::Score { prompt, template, chunking, ranked })
     }
 
     fn build(
@@ -150,6 +157,30 @@ impl Classifier {
         }
     }
 
+    /// Tokenizes a query with each chunk of the document of `input`.
+    fn tokenize_chunks(
+        &self,
+        query: &str,
+        prompt: &str,
+        input: &TaskInput,
+        template: Option<&PairTemplate>,
+        chunking: Chunking,
+    ) -> Result<TokenizedText, TokenizeError> {
+        let tokenizer = self.model.reading(input).0;
+        let chunks = text::split(&tokenizer, "", input.text, chunking).map_err(cannot_split)?;
+        let ranges: Vec<Range<usize>> = chunks.into_iter().map(|chunk| chunk.range).collect();
+        let mut sequences = Vec::with_capacity(ranges.len());
+        for (chunk, range) in locate(input.text, ranges.iter().cloned()).into_iter().zip(ranges) {
+            let document = TaskInput { text: &input.text[range], ..*input };
+            let pair = self.tokenize_pair(query, prompt, &document, template)?;
+            sequences.extend(pair.sequences.into_iter().map(|Sequence { tokens, .. }| {
+                let chunks = vec![Chunk { tokens: 0..tokens.ids.len(), ..chunk.clone() }];
+                Sequence { tokens, chunks }
+            }));
+        }
+        Ok(TokenizedText::new(sequences))
+    }
+
     /// The names of the logits, in their order; those of a cross-encoder have none.
     pub fn labels(&self) -> Vec<String> {
         match &self.rows {
@@ -185,15 +216,18 @@ impl Classifier {
 }
 
 impl Task for Classifier {
-    /// The logits, one per label.
+    /// The logits, one per label, or of a cross-encoder one per chunk.
     type Output = Vec<f32>;
 
     fn tokenize(&self, input: &TaskInput) -> Result<TokenizedText, TokenizeError> {
         match (&self.rows, input.query) {
             (Rows::Labels { .. }, _) => self.model.tokenize(input.text, input.pair, input),
-            (Rows::Score { prompt, template, .. }, Some(query)) => {
-                let prompt = input.prompt.unwrap_or(prompt);
-                self.tokenize_pair(query, prompt, input, template.as_deref())
+            (Rows::Score { prompt, template, chunking, .. }, Some(query)) => {
+                let (prompt, template) = (input.prompt.unwrap_or(prompt), template.as_deref());
+                match *chunking {
+                    Some(chunking) => self.tokenize_chunks(query, prompt, input, template, chunking),
+                    None => self.tokenize_pair(query, prompt, input, template),
+                }
             }
             (Rows::Score { .. }, None) => {
                 Err(TokenizeError::Failed("has no query; add one, or pass --query".into()))
@@ -203,14 +237,20 @@ impl Task for Classifier {
 
     fn encode(&self, texts: &[TokenizedText], batch_tokens: usize, worker: usize) -> Result<Vec<Vec<f32>>> {
         let select = |batch: &RaggedBatch| self.head.pooled_tokens(batch);
-        let logits = self.model.forward(texts, batch_tokens, worker, select, |batch, hidden| {
+        let mut logits = self.model.forward(texts, batch_tokens, worker, select, |batch, hidden| {
             Ok(self.head.forward(hidden, batch)?.to_vec2::<f32>()?)
         })?;
-        Ok(logits.collect())
+        Ok(texts.iter().map(|text| logits.by_ref().take(text.sequences.len()).flatten().collect()).collect())
     }
 
     fn finish(&self, text: &TokenizedText, logits: Vec<f32>, options: &RowOptions) -> Vec<TaskRow> {
-        vec![TaskRow::of(text, self.content_of(&logits, options))]
+        if text.chunks().next().is_none() {
+            return vec![TaskRow::of(text, self.content_of(&logits, options))];
+        }
+        let row = |(chunk, logit): (&Chunk, f32)| {
+            TaskRow::of_chunk(span(chunk), chunk.tokens.len(), self.content_of(&[logit], options))
+        };
+        text.chunks().zip(logits).map(row).collect()
     }
 
     fn check(&self, options: &RowOptions) -> Result<(), RowOptionError> {

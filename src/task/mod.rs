@@ -4,7 +4,8 @@
 //! * `model_task`: what a task is beyond the pipeline's contract. `batch_size`: its batch size and memory per
 //!   token.
 //! * `reading`: what texts are, with the prompt and the limit that follow from it. `tokens`: the prompt
-//!   before a text, and the check of its tokens. `sequences`: from texts to hidden states.
+//!   before a text, and the check of its tokens. `sequences`: from texts to hidden states. `chunks`: where
+//!   those of a text are.
 //! * `attention`: the attention weights of one text.
 //! * `embedding`: one vector per text, per chunk or per token.
 //! * `classification`: labels, or the scores of a cross-encoder. `reranking`: scores of texts for a query.
@@ -19,6 +20,7 @@ mod answering;
 mod answers;
 mod attention;
 mod batch_size;
+mod chunks;
 mod classification;
 mod embedding;
 mod entities;

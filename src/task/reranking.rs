@@ -16,7 +16,7 @@ use crate::error::UsageError;
 use crate::load::Loaded;
 use crate::model::modules::Role;
 use crate::named::Named;
-use crate::neighbours::Compared;
+use crate::neighbours::{Compared, Encoded};
 use crate::nn::keep_memory;
 use crate::rows::{Content, ContentType};
 use crate::sys::console::Console;
@@ -75,7 +75,7 @@ impl Reranker {
         if queries.texts.is_empty() {
             return Err(needs_head("--query-field").into());
         }
-        let bi_encoder = BiEncoder::new(loaded, options.on_long, &queries.texts, ranked, console)?;
+        let bi_encoder = BiEncoder::new(loaded, options, &queries.texts, ranked, console)?;
         Ok(Reranker::BiEncoder(Box::new(bi_encoder)))
     }
 
@@ -107,12 +107,13 @@ impl Reranker {
 impl BiEncoder {
     fn new(
         loaded: Loaded,
-        on_long: OnLong,
+        scores: ScoreOptions,
         queries: &[String],
         ranked: bool,
         console: &Console,
     ) -> Result<Self> {
-        let options = VectorOptions { role: Some(Role::Document), ..VectorOptions::new(on_long) };
+        let ScoreOptions { on_long, chunking, .. } = scores;
+        let options = VectorOptions { role: Some(Role::Document), chunking, ..VectorOptions::new(on_long) };
         let engine = engine(TextEncoder::new(loaded, &options, console)?)?;
         let encoder = engine.task().clone();
         let limit = encoder.limit_of(Role::Query)?;
@@ -125,18 +126,19 @@ impl BiEncoder {
         Ok(BiEncoder { encoder, queries, embedded: (embedded, limit), ranked })
     }
 
-    /// A row for each query.
+    /// A row for each query, or for each query and chunk.
     fn finish(&self, text: &TokenizedText, output: EncodedVector) -> Vec<TaskRow> {
         let rows = self.encoder.finish(text, output, &RowOptions::default());
-        let content = self.encoder.content();
-        let Some(encoded) = rows.first().and_then(|row| row.content.encoded(&content)) else {
-            return Vec::new();
+        let content_type = self.encoder.content();
+        let encoded = rows.iter().filter_map(|row| Some((row, row.content.encoded(&content_type)?)));
+        let encoded: Vec<_> = encoded.collect();
+        let row = |index, query: &Compared, (row, encoded): &(&TaskRow, Encoded)| {
+            let content = Content::Score { score: query.score(encoded)?, rank: None };
+            let is_finite = content.is_finite();
+            Some(TaskRow { span: row.span, query: Some(index), tokens: row.tokens, is_finite, content })
         };
-        let row = |(index, query): (usize, &Compared)| {
-            let content = Content::Score { score: query.score(&encoded)?, rank: None };
-            Some(TaskRow { query: Some(index), ..TaskRow::of(text, content) })
-        };
-        self.queries.iter().enumerate().filter_map(row).collect()
+        let queries = self.queries.iter().enumerate();
+        queries.flat_map(|(i, query)| encoded.iter().filter_map(move |text| row(i, query, text))).collect()
     }
 }
 

@@ -386,17 +386,106 @@ fn reranking_reads_and_writes_parquet() {
     );
 }
 
+/// The row of a chunk is that of the chunk's text alone, and tells where it is in the text.
+#[test]
+fn chunks_have_the_scores_of_their_texts() {
+    let folder = tempfile::tempdir().unwrap();
+    let texts: Vec<String> = (1..9)
+        .map(|i| {
+            format!(
+                "The lamp burns. é {}\n\nA wick, a key.\n{}",
+                "key lamp ".repeat(3 * i),
+                "wick\n".repeat(i)
+            )
+        })
+        .collect();
+    let (queries, _) = queries_and_passages(folder.path(), 1);
+    let path = folder.path().join("texts.jsonl");
+    fs::write(&path, texts.iter().map(|text| json!({"text": text}).to_string() + "\n").collect::<String>())
+        .unwrap();
+    let path = path.to_str().unwrap();
+    let models = [
+        fixture("heads/cross-encoder-bert"),
+        fixture("bert-tiny"),
+        fixture("multi-vector/pylate"),
+        fixture("causal-rerankers/qwen3"),
+    ];
+    for model in models {
+        let rerank = |args: &[&str]| {
+            rows(
+                &sconce()
+                    .arg("rerank")
+                    .arg("-m")
+                    .arg(&model)
+                    .args(["--keep", "text"])
+                    .args(args)
+                    .output()
+                    .unwrap(),
+            )
+        };
+        let chunked = ["--queries", &queries, "-i", path, "--chunk", "14", "--chunk-overlap", "4"];
+        let found = rerank(&chunked);
+        assert!(found.len() > 3 * 20, "{} rows of {}", found.len(), model.display());
+        let alone = folder.path().join("alone.jsonl");
+        let lines = found.iter().map(|row| json!({"text": row["text"]}).to_string() + "\n");
+        fs::write(&alone, lines.collect::<String>()).unwrap();
+        let alone = rerank(&["--queries", &queries, "-i", alone.to_str().unwrap()]);
+        assert_eq!(alone.len(), 3 * found.len());
+        for (i, row) in found.iter().enumerate() {
+            let text = &texts[row["index"].as_u64().unwrap() as usize];
+            let [start, end] = ["start", "end"].map(|name| row[name].as_u64().unwrap() as usize);
+            let chunk: String = text.chars().skip(start).take(end - start).collect();
+            assert_eq!(row["text"], chunk);
+            let before: String = text.chars().take(start).collect();
+            assert_eq!(row["line"], 1 + before.matches('\n').count());
+            assert_eq!(row["end_line"], 1 + (before + &chunk).matches('\n').count());
+            let same = &alone[3 * i + row["query"].as_u64().unwrap() as usize];
+            assert_eq!(
+                (&same["score"], &same["tokens"]),
+                (&row["score"], &row["tokens"]),
+                "{}",
+                model.display()
+            );
+        }
+        let best = rerank(&[&chunked[..], &["--top-k", "4"]].concat());
+        for query in 0..3 {
+            let mut expected: Vec<&Value> = found.iter().filter(|row| row["query"] == query).collect();
+            expected.sort_by(|a, b| b["score"].as_f64().unwrap().total_cmp(&a["score"].as_f64().unwrap()));
+            for (rank, (row, expected)) in best[4 * query..4 * query + 4].iter().zip(expected).enumerate() {
+                assert_eq!(row["rank"], rank);
+                assert!(
+                    ["index", "chunk", "text", "score"].iter().all(|name| row[name] == expected[name]),
+                    "{row}"
+                );
+            }
+        }
+    }
+    let args = ["--query", "a", "-i", path, "--chunk", "9", "--chunk-overlap", "9"];
+    assert_fails(
+        &output("rerank", "cross-encoder-bert", &args),
+        2,
+        &["--chunk-overlap 9 must be less than --chunk 9"],
+    );
+    let args = ["--query", "a", "-i", path, "--chunk-overlap", "9"];
+    assert_fails(
+        &output("rerank", "cross-encoder-bert", &args),
+        2,
+        &["--chunk-overlap needs --chunk TOKENS"],
+    );
+}
+
 /// The best rows of a run that is killed are saved, with all that is written of them.
 #[test]
 fn a_killed_ranking_is_resumed() {
     let folder = tempfile::tempdir().unwrap();
     let (queries, passages) = queries_and_passages(folder.path(), 12_000);
-    for format in ["jsonl", "parquet"] {
-        let path = |name: &str| folder.path().join(format!("{name}.{format}"));
+    for (format, chunks) in [("jsonl", &[][..]), ("parquet", &[]), ("jsonl", &["--chunk", "9"])] {
+        let path = |name: &str| folder.path().join(format!("{name}{}.{format}", chunks.len()));
         let command = |name: &str, args: &[&str]| {
-            let ranking = ["--queries", &queries, "-i", &passages, "--keep", "year", "--top-k", "50"];
+            let ranking = ["--queries", &queries, "-i", &passages, "--keep", "year,text", "--top-k", "50"];
             let mut command = sconce();
             command.arg("rerank").arg("-m").arg(fixture("heads/cross-encoder-bert")).args(ranking);
+            command.args(chunks);
             command.arg("-o").arg(path(name)).args(args);
             command
         };

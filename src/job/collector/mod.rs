@@ -26,6 +26,7 @@ use super::signals::{Interrupted, Interrupts};
 use super::source::{OnNull, RecordSource};
 use super::stats::Stats;
 use super::summary::Timings;
+use super::tokenizer::{chunk_text, is_text_of};
 use crate::engine::{Outgoing, Wave};
 use crate::rows::{FieldValue, KeptColumn, OutputFormat, OutputSchema};
 use crate::store::{OutputLock, SidecarPaths};
@@ -179,11 +180,20 @@ impl Collector {
         for row in &manifest.ranking {
             saved.entry(row.index).or_default().push(*row);
         }
+        let kept_texts = source.kept_texts();
         source.skip_to(&manifest.cursor, |index, record| {
             let Some(rows) = saved.get(&index) else { return };
+            let is_text = |field: &usize| is_text_of(&record, *field);
+            let texts: Vec<usize> = kept_texts.iter().copied().filter(is_text).collect();
             let (mut id, mut kept) = (record.id, Arc::new(record.kept));
             columns::null_misfits(&self.schema, &mut id, &mut kept);
-            rows.iter().for_each(|row| ranking.restore(row, id.as_ref(), &kept));
+            for row in rows {
+                let mut kept = kept.to_vec();
+                if let Some(chunk) = row.chunk {
+                    texts.iter().for_each(|i| kept[*i] = chunk_text(&kept[*i], &record.text, chunk));
+                }
+                ranking.restore(row, id.as_ref(), &kept);
+            }
         })
     }
 

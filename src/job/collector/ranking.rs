@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::job::manifest::SavedScore;
 use crate::neighbours::descending;
-use crate::rows::{Content, FieldValue, Row};
+use crate::rows::{Content, FieldValue, Row, Span};
 
 /// The best rows so far.
 pub(super) struct Ranking {
@@ -17,13 +17,15 @@ pub(super) struct Ranking {
     queries: BTreeMap<usize, BTreeMap<Key, RankedRow>>,
 }
 
-/// The order of rows: by score, the highest first, then by the index of the record.
-type Key = (Reverse<u32>, u64);
+/// The order of rows: by score, the highest first, then by the index of the record, then by that of the
+/// chunk.
+type Key = (Reverse<u32>, u64, u64);
 
 /// A row that is kept until the end of the run.
 pub(super) struct RankedRow {
     index: u64,
     id: Option<Value>,
+    chunk: Option<Span>,
     tokens: usize,
     truncated: bool,
     kept: Vec<FieldValue>,
@@ -40,7 +42,7 @@ impl Ranking {
     pub(super) fn push(&mut self, query: usize, row: &Row) {
         let Content::Score { score, .. } = *row.content else { return };
         let rows = self.queries.entry(query).or_default();
-        let key = (descending(score), row.index);
+        let key = (descending(score), row.index, row.chunk.map_or(0, |span| span.chunk));
         let is_full = rows.len() >= self.limit;
         if is_full && rows.last_key_value().is_none_or(|(worst, _)| *worst < key) {
             return;
@@ -48,6 +50,7 @@ impl Ranking {
         let row = RankedRow {
             index: row.index,
             id: row.id.cloned(),
+            chunk: row.chunk,
             tokens: row.tokens,
             truncated: row.truncated,
             kept: row.kept.to_vec(),
@@ -63,20 +66,21 @@ impl Ranking {
     pub(super) fn saved(&self) -> Vec<SavedScore> {
         let rows = self.queries.iter().flat_map(|(query, rows)| rows.values().map(|row| (*query, row)));
         let saved = rows.filter_map(|(query, row)| {
-            let RankedRow { index, tokens, truncated, content: Content::Score { score, .. }, .. } = *row
+            let RankedRow { index, chunk, tokens, truncated, content: Content::Score { score, .. }, .. } =
+                *row
             else {
                 return None;
             };
-            Some(SavedScore { query, index, score: score.to_bits(), tokens, truncated })
+            Some(SavedScore { query, index, chunk, score: score.to_bits(), tokens, truncated })
         });
         saved.collect()
     }
 
     /// Adds a row of a manifest, with the columns of its record.
     pub(super) fn restore(&mut self, saved: &SavedScore, id: Option<&Value>, kept: &[FieldValue]) {
-        let SavedScore { query, index, score, tokens, truncated } = *saved;
+        let SavedScore { query, index, chunk, score, tokens, truncated } = *saved;
         let content = Content::Score { score: f32::from_bits(score), rank: None };
-        let row = Row { index, id, chunk: None, tokens, truncated, kept, content: &content };
+        let row = Row { index, id, chunk, tokens, truncated, kept, content: &content };
         self.push(query, &row);
     }
 
@@ -100,7 +104,7 @@ impl RankedRow {
         Row {
             index: self.index,
             id: self.id.as_ref(),
-            chunk: None,
+            chunk: self.chunk,
             tokens: self.tokens,
             truncated: self.truncated,
             kept: &self.kept,

@@ -98,9 +98,11 @@ impl Collector {
         let index = self.place.cursor.entries;
         self.complete_columns(&location, &mut id, &mut kept, hash)?;
         let rows_before = self.stats.rows;
-        let mut texts = chunk_texts.texts.into_iter();
+        let first = rows.first().and_then(|row| row.span).map_or(0, |span| span.chunk);
         for row in rows {
-            if let Some(text) = texts.next() {
+            // Every chunk may have a row for each query.
+            let text = row.span.and_then(|span| chunk_texts.texts.get((span.chunk - first) as usize));
+            if let Some(text) = text {
                 let kept = Arc::make_mut(&mut kept);
                 chunk_texts.fields.iter().for_each(|field| kept[*field] = text.clone());
             }

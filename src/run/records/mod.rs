@@ -10,7 +10,7 @@ pub(super) mod resolved;
 use anyhow::Result;
 
 pub use options::{Append, Input, RecordOptions, TaskOptions};
-pub(super) use resolved::{ResolvedOptions, of_scores};
+pub(super) use resolved::{ResolvedOptions, of_chunks, of_scores};
 
 use crate::job::{ExitStatus, OpenedJob, Queries, QueryColumns};
 use crate::load::Loaded;

@@ -10,6 +10,7 @@ use crate::rows::FileMetadata;
 use crate::rows::metadata::Key;
 use crate::run::yes_or_no;
 use crate::task::ModelTask;
+use crate::text::Chunking;
 
 /// The resolved options that rows depend on.
 #[derive(Debug, Default)]
@@ -134,6 +135,17 @@ pub(in crate::run) fn of_task(task: &impl ModelTask) -> ResolvedOptions {
     resolved.identity_only("--on-long", model.on_long.name());
     resolved.name("--dtype", Key::Dtype, backend.dtype());
     resolved.identity_only(DEVICE, backend);
+    resolved
+}
+
+/// How texts are split into chunks, if they are.
+pub(in crate::run) fn of_chunks(chunking: Option<Chunking>) -> ResolvedOptions {
+    let mut resolved = ResolvedOptions::default();
+    if let Some(Chunking { tokens, overlap, late }) = chunking {
+        resolved.name("--chunk", Key::ChunkTokens, tokens);
+        resolved.name("--chunk-overlap", Key::ChunkOverlap, overlap);
+        resolved.flag("--chunk-late", Key::ChunkLate, late);
+    }
     resolved
 }
 

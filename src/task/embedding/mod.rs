@@ -15,6 +15,7 @@ use finishing::Finishing;
 pub use late_interaction::LateInteraction;
 pub use texts::EmbeddedTexts;
 
+use super::chunks::{cannot_split, locate, span};
 use super::model_task::ModelTask;
 use super::sequences::{all_tokens, forward, tokenize, tokenizer_failed};
 use super::tokens::check_tokens;
@@ -27,7 +28,7 @@ use crate::task::options::VectorOptions;
 use crate::task::reading::{Reading, Readings};
 use crate::task::text_model::TextModel;
 use crate::text::OnLong;
-use crate::text::{self, Chunk, Chunking, Sequence, TokenizedText, Tokenizer};
+use crate::text::{self, Chunk, Chunking, Sequence, TokenizedChunk, TokenizedText, Tokenizer};
 
 /// A model with every option resolved.
 pub struct Embedder {
@@ -86,10 +87,7 @@ impl Embedder {
         reading: &Reading,
         chunking: Chunking,
     ) -> Result<Vec<Sequence>, TokenizeError> {
-        let sequences = self.chunks(text, reading, chunking).map_err(|error| match error.downcast() {
-            Ok::<text::OversizedCharacter, _>(long) => TokenizeError::Failed(long.to_string()),
-            Err(error) => tokenizer_failed(error),
-        })?;
+        let sequences = self.chunks(text, reading, chunking).map_err(cannot_split)?;
         let check = |sequence: &Sequence| check_tokens(&sequence.tokens, &reading.tokenizer, self.spec());
         sequences.iter().try_for_each(check)?;
         Ok(sequences)
@@ -99,25 +97,15 @@ impl Embedder {
     fn chunks(&self, text: &str, reading: &Reading, chunking: Chunking) -> Result<Vec<Sequence>> {
         let Reading { prompt, tokenizer, .. } = reading;
         let pieces = text::split(tokenizer, prompt, text, chunking)?;
-        let (mut byte, mut character, mut line) = (0, 0, 1);
-        let mut chunks = pieces.iter().zip(0..).map(|(piece, index)| {
-            let Range { start, end } = piece.range;
-            // Chunks are sorted by their first characters and can overlap.
-            character += text[byte..start].chars().count() as u64;
-            line += line_breaks(&text[byte..start]);
-            byte = start;
-            let characters = character..character + text[start..end].chars().count() as u64;
-            let lines = line..=line + line_breaks(&text[start..end]);
-            Chunk { index, characters, lines, tokens: 0..piece.tokens.ids.len() }
-        });
+        let ranges: Vec<Range<usize>> = pieces.iter().map(|piece| piece.range.clone()).collect();
+        let mut chunks = locate(text, ranges.iter().cloned()).into_iter();
         if !chunking.late {
-            let chunks: Vec<Chunk> = chunks.collect();
-            let sequences = pieces.into_iter().zip(chunks);
-            let sequences =
-                sequences.map(|(piece, chunk)| Sequence { tokens: piece.tokens, chunks: vec![chunk] });
+            let sequences = pieces.into_iter().zip(chunks).map(|(TokenizedChunk { tokens, .. }, chunk)| {
+                let chunks = vec![Chunk { tokens: 0..tokens.ids.len(), ..chunk }];
+                Sequence { tokens, chunks }
+            });
             return Ok(sequences.collect());
         }
-        let ranges: Vec<Range<usize>> = pieces.iter().map(|piece| piece.range.clone()).collect();
         let late = text::late_sequences(tokenizer, prompt, text, &ranges)?;
         let sequences = late.into_iter().map(|late| {
             let spans = late.chunks.into_iter();
@@ -192,10 +180,13 @@ impl Embedder {
         let pooled = self.pooled(&sequences, prompt_tokens, batch_tokens, encoder)?;
         // With chunks, every pooled vector is a row. Otherwise the vectors of a text's sequences are
         // averaged.
-        let counts: Vec<usize> = match self.chunking {
-            Some(_) => texts.iter().flat_map(|text| text.chunks()).map(|_| 1).collect(),
-            None => texts.iter().map(|text| text.sequences.len()).collect(),
-        };
+        let counts: Vec<usize> = texts
+            .iter()
+            .flat_map(|text| match text.chunks().count() {
+                0 => vec![text.sequences.len()],
+                chunks => vec![1; chunks],
+            })
+            .collect();
         let weights = sequences.iter().map(|sequence| {
             let pooled_tokens = sequence.tokens.ids.len().saturating_sub(prompt_tokens);
             pooled_tokens.max(1)
@@ -256,7 +247,8 @@ impl Task for Embedder {
     fn tokenize(&self, input: &TaskInput) -> Result<TokenizedText, TokenizeError> {
         let reading = self.readings.of(input, &self.model.tokenizer, self.model.on_long)?;
         let Reading { role, prompt, prompt_tokens, ref tokenizer, on_long } = reading;
-        let sequences = match self.chunking {
+        // The queries that chunks are compared with are whole texts.
+        let sequences = match self.chunking.filter(|_| input.role != Some(Role::Query)) {
             Some(chunking) => self.tokenize_chunks(input.text, &reading, chunking)?,
             None => {
                 let prompted = match prompt {
@@ -317,7 +309,7 @@ impl Task for Embedder {
                 vec![TaskRow::of(text, Content::Vector(values))]
             }
             Pooling::None => vec![self.row(None, text.token_count(), vectors.concat(), options)],
-            _ if self.chunking.is_some() => {
+            _ if text.chunks().next().is_some() => {
                 let row = |(chunk, vector): (&Chunk, Vec<f32>)| {
                     self.row(Some(span(chunk)), chunk.tokens.len(), vector, options)
                 };
@@ -375,17 +367,6 @@ fn check_prompt_has_room(tokenizer: &Tokenizer, prompt: &str) -> Result<(), Toke
         return Err(TokenizeError::Failed(reason));
     }
     Ok(())
-}
-
-fn span(chunk: &Chunk) -> Span {
-    let Chunk { index, ref characters, ref lines, .. } = *chunk;
-    let (line, end_line) = (*lines.start(), *lines.end());
-    Span { chunk: index, start: characters.start, end: characters.end, line, end_line }
-}
-
-/// The number of line breaks in a text.
-fn line_breaks(text: &str) -> u64 {
-    memchr::memchr_iter(b'\n', text.as_bytes()).count() as u64
 }
 
 /// The pooled tokens of each chunk in a batch. `prompt_tokens` of each sequence are excluded; a chunk with no

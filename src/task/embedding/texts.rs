@@ -7,6 +7,7 @@ use crate::error::UsageError;
 use crate::neighbours::Encoded;
 use crate::nn::Pooling;
 use crate::task::{ModelTask, TextEncoder};
+use crate::text::Role;
 
 /// The vectors of texts, in the order of the texts.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -31,7 +32,8 @@ impl EmbeddedTexts {
     /// chunks, or for tokens that belong to no multi-vector model.
     pub fn embed(engine: &Engine<TextEncoder>, texts: &[TaskInput]) -> Result<Self> {
         if let TextEncoder::Dense(encoder) = &**engine.task()
-            && (encoder.pooling == Pooling::None || encoder.chunking.is_some())
+            && (encoder.pooling == Pooling::None
+                || encoder.chunking.is_some() && texts.iter().any(|text| text.role != Some(Role::Query)))
         {
             bail!(UsageError(
                 "one vector per text is needed, but --pooling none gives one per token, --chunk one per chunk; remove the option".into()
