@@ -52,7 +52,7 @@ step "hidden states compared with the reference: random models of every family, 
 .venv/bin/python scripts/check/full_size.py --only xlm-roberta
 
 step "recipes: data frames, databases, evaluation, a finder"
-command -v fzf jq sqlite3 >/dev/null || { apt-get update -qq && apt-get install -y -qq fzf jq sqlite3; }
+type fzf jq sqlite3 >/dev/null 2>&1 || { apt-get update -qq && apt-get install -y -qq fzf jq sqlite3; }
 recipes=target/recipes
 [ -x $recipes/bin/python ] || python3 -m venv $recipes
 $recipes/bin/pip install --quiet --no-compile --disable-pip-version-check -r scripts/check/requirements-recipes.txt
