@@ -83,7 +83,8 @@ def is_same(found, expected):
 def cells(picture):
     """The level of the colour of each cell of a picture of `sconce attend`, and the lines without those of cells."""
     # The legend has the colours in their order.
-    levels = re.findall(r'^<rect x=.* fill="(#\w+)"', picture, flags=re.MULTILINE)
+    legend = re.findall(r'^<rect x=.* fill="(#\w+)"', picture, flags=re.MULTILINE)
+    levels = {colour: level for level, colour in enumerate(legend)}
     found, lines, matrix = {}, [], 0
     for line in picture.splitlines():
         matrix += line.startswith("<g ")
@@ -92,7 +93,7 @@ def cells(picture):
             lines.append(line)
             continue
         for key, query, run in re.findall(r"M(\d+) (\d+)h(\d+)", path[2]):
-            found |= {(matrix, query, int(key) + i): levels.index(path[1]) for i in range(int(run))}
+            found |= {(matrix, query, int(key) + i): levels.get(path[1], -2) for i in range(int(run))}
     return found, "\n".join(lines)
 
 

@@ -20,8 +20,8 @@ const NEGATIVE: char = '~';
 const MAX_LABEL: usize = 30;
 
 /// The matrices one after the other, a line per query and two columns per key, or five with numbers: in the
-/// colours of a 256-colour terminal, or in plain characters. Labels come last in a line, so that text of any direction and width
-/// keeps the columns in place.
+/// colours of a 256-colour terminal, or in plain characters. Labels come last in a line, so that text of any
+/// direction and width keeps the columns in place.
 pub fn text(maps: &HeatMaps, has_colours: bool) -> String {
     let scale = Scale::of(maps);
     let mut out = String::new();

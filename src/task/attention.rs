@@ -123,8 +123,8 @@ const MAX_BYTES: usize = 4 << 30;
 /// Computes the attention of a text or pair. The layers are those of `output_attentions` in transformers.
 ///
 /// # Errors
-/// If the text is empty, has more tokens than the limit or only special tokens that are left out, or the model
-/// lacks the layer, head, prompt or mixing: a usage error. If the tokenizer or the encoder fails.
+/// If the text is empty, has more tokens than the limit or only special tokens that are left out, or the
+/// model lacks the layer, head, prompt or mixing: a usage error. If the tokenizer or the encoder fails.
 pub fn attend(
     loaded: &Loaded,
     text: &str,
