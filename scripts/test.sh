@@ -6,7 +6,8 @@
 #     scripts/test.sh --all        all tests under every ISA
 #
 # First builds sconce, downloads all-MiniLM-L6-v2 if it is not in the cache, reads Sconce's output files with numpy, pyarrow, pandas,
-# polars, DuckDB and safetensors, runs the examples of docs/recipes.md, and tests the Python package.
+# polars, DuckDB and safetensors, runs the recipes of docs/recipes.md that need no more and the commands of
+# docs/attention.md and docs/tour.md, and tests the Python package.
 set -euo pipefail
 case "${1-}" in -h | --help) sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "$0"; exit ;; esac
 cd "$(dirname "$0")/.."
@@ -18,7 +19,10 @@ cargo test --release --workspace --locked --no-run
 scripts/fetch_model.sh >/dev/null
 readers=$(scripts/check/readers.sh)
 PYTHONPATH=$readers python3 scripts/check/read_back.py | tail -n 1
-PYTHONPATH=$readers python3 scripts/check/recipes.py | tail -n 1
+PYTHONPATH=$readers python3 scripts/check/recipes.py Python polars pandas "NumPy and pyarrow" DuckDB LanceDB | tail -n 1
+for page in attention tour; do
+    PYTHONPATH=$readers python3 scripts/check/recipes.py --page docs/$page.md | tail -n 1
+done
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 PYTHONPATH=$readers:python SCONCE_COMMAND=$PWD/target/release/sconce \

@@ -51,6 +51,13 @@ step "hidden states compared with the reference: random models of every family, 
 .venv/bin/python scripts/check/fuzz_families.py --seeds 3
 .venv/bin/python scripts/check/full_size.py --only xlm-roberta
 
+step "recipes: data frames, databases, evaluation, a finder"
+type fzf jq sqlite3 >/dev/null 2>&1 || { apt-get update -qq && apt-get install -y -qq fzf jq sqlite3; }
+recipes=target/recipes
+[ -x $recipes/bin/python ] || python3 -m venv $recipes
+$recipes/bin/pip install --quiet --no-compile --disable-pip-version-check -r scripts/check/requirements-recipes.txt
+$recipes/bin/python scripts/check/recipes.py --twice
+
 step "the page of sconce attend in headless Chromium"
 .venv/bin/pip install --quiet --disable-pip-version-check -r scripts/check/requirements-browser.txt
 .venv/bin/python scripts/check/attend_page.py

@@ -25,6 +25,7 @@ Examples:
   sconce attend \"The lamp is on\" -o lamp.html               a page: hover over a token, choose layer and head
   sconce attend \"The lamp is on\" -o lamp.svg                a grid of all layers and heads
   sconce attend \"The lamp is on\" -o lamp.png --layer 3 --head 5
+  sconce attend \"The lamp is on\" --numbers --without-special
   sconce attend \"Is it on?\" \"The lamp is on\" -o pair.npy   an array (layers, heads, n, n)";
 
 #[derive(Debug, Args)]
@@ -85,6 +86,19 @@ pub(super) struct AttendArgs {
     #[arg(long, value_name = "WHEN", value_parser = named::<Mixing>())]
     pub mixing: Option<Mixing>,
 
+    /// Leave special tokens such as [CLS] and [SEP] out
+    ///
+    /// The weights of the other tokens do not change: their rows sum to less than 1
+    #[arg(long)]
+    pub without_special: bool,
+
+    /// Write the weights into the cells of the picture
+    ///
+    /// For text, svg and png, and for texts short enough to read them: 24 tokens in the terminal, 32 in a
+    /// picture
+    #[arg(long)]
+    pub numbers: bool,
+
     /// Prompt to put before the text [default: from the model's files]
     #[arg(
         id = "attention_prompt",
@@ -118,6 +132,13 @@ pub(super) struct AttendArgs {
 pub(super) fn options(args: AttendArgs) -> Result<AttendOptions> {
     let output = args.output.filter(|path| !is_stdout(path));
     let format = attention_format(args.format, output.as_deref())?;
+    if args.numbers && !format.is_picture() {
+        bail!(UsageError(format!(
+            "--numbers: the format is {}, but text, svg and png have cells to write numbers into; choose one of these, or \
+             leave --numbers out",
+            format.name()
+        )));
+    }
     let is_terminal = output.is_none() && std::io::stdout().is_terminal();
     if is_terminal && format.is_binary() {
         bail!(UsageError(format!(
@@ -151,7 +172,9 @@ pub(super) fn options(args: AttendArgs) -> Result<AttendOptions> {
             layers,
             views,
             mixing: args.mixing,
+            without_special: args.without_special,
         },
+        has_numbers: args.numbers,
         format,
         has_colours: is_terminal && env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
         output: output.map_or(Target::Stdout, Target::File),

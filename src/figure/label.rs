@@ -25,6 +25,13 @@ pub(super) fn shortened(label: &str, max_chars: usize) -> String {
     label.chars().take(max_chars - 1).chain(['…']).collect()
 }
 
+/// A value with two digits, as cells show it.
+pub(super) fn number(value: f32) -> String {
+    // Without the sign of a value that is rounded to zero.
+    let rounded = if value.abs() < 0.005 { 0.0 } else { value };
+    format!("{rounded:.2}")
+}
+
 /// Columns of a monospace font that a label takes.
 pub(super) fn width(label: &str) -> usize {
     UnicodeWidthStr::width(label)
@@ -37,7 +44,13 @@ pub(super) fn is_zero_width(c: char) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{shortened, visible, width};
+    use super::{number, shortened, visible, width};
+
+    #[test]
+    fn numbers_have_two_digits_and_zero_no_sign() {
+        let numbers = [0.0, 1.0, 0.004, -0.004, -0.006, 0.996, f32::NAN].map(number);
+        assert_eq!(numbers, ["0.00", "1.00", "0.00", "0.00", "-0.01", "1.00", "NaN"]);
+    }
 
     #[test]
     fn white_space_and_control_characters_are_visible() {

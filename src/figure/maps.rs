@@ -7,6 +7,8 @@ use super::label;
 pub struct HeatMaps {
     /// What is shown: the name of the model.
     pub title: String,
+    /// The text, or both texts of a pair.
+    pub text: String,
     /// The tokens, `(n)`.
     pub tokens: Vec<Token>,
     /// The names of the rows of matrices: `layer 0`.
@@ -15,6 +17,8 @@ pub struct HeatMaps {
     pub columns: Vec<String>,
     /// `(rows, columns, n, n)`: row `i` of a matrix has the weight of every key for query `i`.
     pub values: Vec<f32>,
+    /// Whether the cells of a picture have their values as numbers.
+    pub has_numbers: bool,
 }
 
 /// A token of a text.
@@ -54,10 +58,12 @@ pub(crate) mod tests {
         let token = |text: &&str| Token { text: (*text).into(), is_special: text.starts_with('[') };
         HeatMaps {
             title: "model".into(),
+            text: "the text".into(),
             tokens: tokens.iter().map(token).collect(),
             rows: vec!["layer 0".into()],
             columns: vec!["head 0".into()],
             values: vec![1.0 / n as f32; n * n],
+            has_numbers: false,
         }
     }
 }

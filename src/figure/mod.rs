@@ -16,5 +16,5 @@ mod text;
 pub use html::html;
 pub use maps::{HeatMaps, Token};
 pub use png::{Png, png};
-pub use svg::svg;
-pub use text::{MAX_TOKENS as MAX_TEXT_TOKENS, text};
+pub use svg::{MAX_NUMBERED_TOKENS, svg};
+pub use text::{MAX_NUMBERED_TOKENS as MAX_NUMBERED_TEXT_TOKENS, MAX_TOKENS as MAX_TEXT_TOKENS, text};

@@ -18,11 +18,18 @@ const GAP: f64 = 10.0;
 /// Font sizes of the title and of names of layers and heads, in pixels.
 const TITLE: f64 = 15.0;
 const NAME: f64 = 12.0;
+/// Pixels from the top to the names of layers and heads: the title, the text, and what the axes are.
+const HEADER: f64 = MARGIN + TITLE + 2.0 * (NAME + 6.0) + 16.0;
 /// Height of the legend, and width of its bar.
 const LEGEND: f64 = 58.0;
 const BAR: f64 = 384.0;
 /// Smallest cells in which token labels are readable.
 const MIN_LABELLED_CELL: f64 = 8.0;
+/// Maximum tokens of a picture with numbers in its cells.
+pub const MAX_NUMBERED_TOKENS: usize = 32;
+/// Side of a cell with a number, and the font size of the number.
+const NUMBERED_CELL: f64 = 36.0;
+const NUMBER: f64 = 11.0;
 /// Maximum characters of a label.
 const MAX_LABEL: usize = 24;
 
@@ -50,7 +57,9 @@ impl Layout {
         if transposed {
             (down, across) = (across, down);
         }
-        let cell = if maps.is_single() {
+        let cell = if maps.has_numbers {
+            NUMBERED_CELL
+        } else if maps.is_single() {
             (1400.0 / n).clamp(11.0, 36.0)
         } else {
             let cell = (2000.0 / across).clamp(160.0, 420.0) / n;
@@ -64,7 +73,7 @@ impl Layout {
         let label_space = longest as f64 * COLUMN_EM * font + if labels.is_empty() { 0.0 } else { 6.0 };
         let names = if maps.is_single() { 0.0 } else { NAME + 8.0 };
         let left = MARGIN + names + label_space;
-        let top = MARGIN + 2.0 * TITLE + 16.0 + names + label_space;
+        let top = HEADER + names + label_space;
         let extent = |count: f64| count * (side + GAP) - GAP;
         let width = (left + extent(across)).max(MARGIN + BAR + 40.0) + MARGIN;
         let height = top + extent(down) + GAP + LEGEND + MARGIN;
@@ -126,15 +135,21 @@ impl Writer<'_> {
     }
 
     fn title(&mut self) {
-        let HeatMaps { title, rows, columns, .. } = self.maps;
+        let HeatMaps { title, text, rows, columns, .. } = self.maps;
         let mut title = escape_controls(title).into_owned();
         if self.maps.is_single() {
             title = format!("{title}: {}, {}", rows[0], columns[0]);
         }
         self.text(MARGIN, MARGIN + TITLE, TITLE, "font-weight=\"bold\"", &title);
+        let text = escape_controls(text);
+        // The columns that fit the width of the picture, as characters of this text.
+        let columns = (self.layout.width - 2.0 * MARGIN) / (COLUMN_EM * NAME);
+        let chars = columns * text.chars().count() as f64 / label::width(&text).max(1) as f64;
+        let text = label::shortened(&text, (chars as usize).max(1));
+        self.text(MARGIN, MARGIN + TITLE + NAME + 6.0, NAME, "unicode-bidi=\"plaintext\"", &text);
         let order = if self.layout.labels.is_empty() { ", in the order of the text" } else { "" };
         let axes = format!("rows: queries, columns: keys{order}");
-        self.text(MARGIN, MARGIN + 2.0 * TITLE + 4.0, NAME, "fill=\"#555b6e\"", &axes);
+        self.text(MARGIN, MARGIN + TITLE + 2.0 * (NAME + 6.0), NAME, "fill=\"#555b6e\"", &axes);
     }
 
     /// The names of layers and heads beside a grid.
@@ -146,7 +161,7 @@ impl Writer<'_> {
         let (down, across) =
             if layout.transposed { (&maps.columns, &maps.rows) } else { (&maps.rows, &maps.columns) };
         let center = |start: f64, i: usize| start + i as f64 * (layout.side + GAP) + layout.side / 2.0;
-        let y = MARGIN + 2.0 * TITLE + 16.0 + NAME;
+        let y = HEADER + NAME;
         for (i, name) in across.iter().enumerate() {
             self.text(center(layout.left, i), y, NAME, "text-anchor=\"middle\"", name);
         }
@@ -222,8 +237,25 @@ impl Writer<'_> {
         }
         let _ = writeln!(
             self.out,
-            "</g><rect width=\"{side}\" height=\"{side}\" fill=\"none\" stroke=\"#9aa0b0\" stroke-width=\"1\"/></g>"
+            "</g><rect width=\"{side}\" height=\"{side}\" fill=\"none\" stroke=\"#9aa0b0\" stroke-width=\"1\"/>"
         );
+        if self.maps.has_numbers {
+            self.numbers(row, column, scale);
+        }
+        self.out.push_str("</g>\n");
+    }
+
+    /// The values of a matrix in the middle of their cells.
+    fn numbers(&mut self, row: usize, column: usize, scale: Scale) {
+        let (n, cell) = (self.maps.tokens.len(), self.layout.cell);
+        let center = |i: usize| (i as f64 + 0.5) * cell;
+        for (i, &value) in self.maps.matrix(row, column).iter().enumerate() {
+            // White on the dark colours of large values.
+            let fill = if scale.position(value).abs() > 0.5 { "#fff" } else { "#1c1e26" };
+            let attributes = format!("text-anchor=\"middle\" fill=\"{fill}\"");
+            let y = center(i / n) + 0.35 * NUMBER;
+            self.text(center(i % n), y, NUMBER, &attributes, &label::number(value));
+        }
     }
 
     fn legend(&mut self, scale: Scale) {
@@ -293,6 +325,35 @@ mod tests {
         let paths: Vec<&str> =
             picture.split(" d=\"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
         assert_eq!(paths, ["M0 1h2v1h-2z", "M0 0h1v1h-1z"]);
+    }
+
+    #[test]
+    fn numbers_are_readable_in_every_cell() {
+        let mut maps = uniform(&["a", "b"]);
+        maps.values = vec![1.0, 0.0, 0.25, -0.5];
+        assert!(!svg(&maps).contains(">0.00</text>"));
+        maps.has_numbers = true;
+        let picture = svg(&maps);
+        for number in ["fill=\"#fff\">1.00<", "fill=\"#1c1e26\">0.00<", ">0.25<", ">-0.50<"] {
+            assert!(picture.contains(number), "{number}: {picture}");
+        }
+    }
+
+    #[test]
+    fn the_text_is_a_subtitle_that_fits_the_picture() {
+        let mut maps = uniform(&["a", "b"]);
+        let mut subtitle = |text: String| {
+            maps.text = text;
+            let picture = svg(&maps);
+            let line = picture.lines().find(|line| line.contains("unicode-bidi=\"plaintext\">"));
+            let line = line.unwrap_or_default().to_owned();
+            line.split(['<', '>']).nth(2).unwrap_or_default().to_owned()
+        };
+        assert_eq!(subtitle("a\n<b>".into()), "a\\n&lt;b&gt;");
+        let long = subtitle("lamp ".repeat(100));
+        assert!(long.ends_with('…') && (50..70).contains(&long.chars().count()), "{long}");
+        let wide = subtitle("灯".repeat(100));
+        assert!((25..35).contains(&wide.chars().count()), "{wide}");
     }
 
     /// A grid has labels for short texts only; its matrices do not overlap.

@@ -4,10 +4,13 @@ use std::fmt::Write;
 
 use super::HeatMaps;
 use super::colour::{Scale, Theme, colour, xterm};
+use super::label;
 use crate::sys::terminal::escape_controls;
 
 /// Maximum tokens of a picture: two columns per token and a label fit into a wide terminal.
 pub const MAX_TOKENS: usize = 64;
+/// Maximum tokens of a picture with numbers, which takes five columns per token.
+pub const MAX_NUMBERED_TOKENS: usize = 24;
 
 /// Characters by weight, without colours: from 0 to the maximum, in ten steps of the same size on the scale.
 const RAMP: &[u8; 10] = b" .:-=+*#%@";
@@ -16,9 +19,9 @@ const NEGATIVE: char = '~';
 /// Maximum characters of a label.
 const MAX_LABEL: usize = 30;
 
-/// The matrices one after the other, a line per query and two columns per key: in the colours of a 256-colour
-/// terminal, or in plain characters. Labels come last in a line, so that text of any direction and width
-/// keeps the columns in place.
+/// The matrices one after the other, a line per query and two columns per key, or five with numbers: in the
+/// colours of a 256-colour terminal, or in plain characters. Labels come last in a line, so that text of any
+/// direction and width keeps the columns in place.
 pub fn text(maps: &HeatMaps, has_colours: bool) -> String {
     let scale = Scale::of(maps);
     let mut out = String::new();
@@ -29,7 +32,11 @@ pub fn text(maps: &HeatMaps, has_colours: bool) -> String {
             out.push('\n');
         }
     }
-    write_legend(&mut out, scale, has_colours);
+    out.push_str("rows: queries, columns: keys");
+    if has_colours || !maps.has_numbers {
+        write_legend(&mut out, scale, has_colours);
+    }
+    out.push('\n');
     out
 }
 
@@ -37,7 +44,24 @@ fn write_matrix(out: &mut String, maps: &HeatMaps, matrix: &[f32], scale: Scale,
     let labels = maps.labels(MAX_LABEL);
     let n = labels.len();
     let margin = n.saturating_sub(1).to_string().len();
-    // The indices of the keys, read downward.
+    if maps.has_numbers {
+        let keys: String = (0..n).map(|key| format!("{key:>5}")).collect();
+        let _ = writeln!(out, "{:margin$} {keys}", "");
+    } else {
+        write_keys(out, n, margin);
+    }
+    for (query, label) in labels.iter().enumerate() {
+        let _ = write!(out, "{query:>margin$} ");
+        for value in &matrix[query * n..][..n] {
+            let cell = if maps.has_numbers { numbered_cell } else { cell };
+            out.push_str(&cell(*value, scale, has_colours));
+        }
+        let _ = writeln!(out, " {label}");
+    }
+}
+
+/// The indices of `n` keys, read downward, to the right of `margin` columns.
+fn write_keys(out: &mut String, n: usize, margin: usize) {
     for digit in 0..margin {
         let _ = write!(out, "{:margin$} ", "");
         for key in 0..n {
@@ -46,13 +70,6 @@ fn write_matrix(out: &mut String, maps: &HeatMaps, matrix: &[f32], scale: Scale,
         }
         out.truncate(out.trim_end().len());
         out.push('\n');
-    }
-    for (query, label) in labels.iter().enumerate() {
-        let _ = write!(out, "{query:>margin$} ");
-        for value in &matrix[query * n..][..n] {
-            out.push_str(&cell(*value, scale, has_colours));
-        }
-        let _ = writeln!(out, " {label}");
     }
 }
 
@@ -67,12 +84,23 @@ fn cell(value: f32, scale: Scale, has_colours: bool) -> String {
     if position < 0.0 && step > 0 { format!("{NEGATIVE}{shade}") } else { format!("{shade} ") }
 }
 
+/// A value as a number in five columns.
+fn numbered_cell(value: f32, scale: Scale, has_colours: bool) -> String {
+    let number = label::number(value);
+    if !has_colours {
+        return format!("{number:>5}");
+    }
+    let position = scale.position(value);
+    // White on the dark colours of small values, black on the light ones.
+    let text = if position.abs() < 0.6 { 231 } else { 16 };
+    format!("\x1b[48;5;{};38;5;{text}m{number:>5}\x1b[0m", xterm(colour(position, Theme::Dark)))
+}
+
 fn write_legend(out: &mut String, scale: Scale, has_colours: bool) {
-    out.push_str("rows: queries, columns: keys;");
+    out.push(';');
     for tick in scale.ticks() {
         let _ = write!(out, "  {}{tick}", cell(tick, scale, has_colours));
     }
-    out.push('\n');
 }
 
 #[cfg(test)]
@@ -96,5 +124,26 @@ rows: queries, columns: keys;    0  . 0.01  : 0.05  = 0.2  # 0.5  @ 1
         assert_eq!(text(&maps, false), expected);
         let coloured = text(&maps, true);
         assert!(coloured.contains("\x1b[48;5;") && !coloured.contains("a\x1b"), "{coloured:?}");
+    }
+
+    #[test]
+    fn numbers_are_in_the_columns_of_their_keys() {
+        let mut maps = uniform(&["[CLS]", "a", "灯"]);
+        maps.values = vec![1.0, 0.0, 0.25, -0.5, 1.0, 0.01, 0.04, 0.0, 0.96];
+        maps.has_numbers = true;
+        let expected = "\
+model, layer 0, head 0
+      0    1    2
+0  1.00 0.00 0.25 [CLS]
+1 -0.50 1.00 0.01 a
+2  0.04 0.00 0.96 灯
+
+rows: queries, columns: keys
+";
+        assert_eq!(text(&maps, false), expected);
+        let coloured = text(&maps, true);
+        for part in ["38;5;16m 1.00\x1b[0m", "38;5;231m 0.00\x1b[0m", "keys;  \x1b["] {
+            assert!(coloured.contains(part), "{coloured:?}");
+        }
     }
 }

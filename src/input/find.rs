@@ -222,7 +222,8 @@ fn expand(path: &Path, filter: &Filter) -> Result<(Vec<PathBuf>, bool)> {
         if files.is_empty() {
             let shown = path.display();
             if filter.include.is_empty() && filter.exclude.is_empty() {
-                bail!("--input {shown} is a directory without files; pass one that has text files");
+                let or = if filter.no_ignore { "" } else { ", or --no-ignore if .gitignore excludes them" };
+                bail!("--input {shown} is a directory without files; pass one that has text files{or}");
             }
             bail!("--input {shown}: --include and --exclude leave no files; check the globs");
         }

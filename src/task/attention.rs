@@ -28,6 +28,8 @@ pub struct AttentionOptions {
     pub views: Views,
     /// With talking heads, which weights. `None`: those of the values.
     pub mixing: Option<Mixing>,
+    /// Leave out the rows and columns of special tokens.
+    pub without_special: bool,
 }
 
 /// A choice of layers, counted from 0.
@@ -108,6 +110,9 @@ pub struct AttentionMaps {
     pub views: Vec<View>,
     /// Whether heads are those before or after mixing; `None` without talking heads after the softmax.
     pub mixing: Option<Mixing>,
+    /// Whether special tokens are left out. The other weights are what they are with them, so that rows of
+    /// probabilities sum to less than 1.
+    pub without_special: bool,
     /// `(layers, views, n, n)`: row `i` of a matrix has the weight of every key for query `i`.
     pub values: Vec<f32>,
 }
@@ -118,8 +123,8 @@ const MAX_BYTES: usize = 4 << 30;
 /// Computes the attention of a text or pair. The layers are those of `output_attentions` in transformers.
 ///
 /// # Errors
-/// If the text is empty or has more tokens than the limit, or the model lacks the layer, head, prompt or
-/// mixing: a usage error. If the tokenizer or the encoder fails.
+/// If the text is empty, has more tokens than the limit or only special tokens that are left out, or the
+/// model lacks the layer, head, prompt or mixing: a usage error. If the tokenizer or the encoder fails.
 pub fn attend(
     loaded: &Loaded,
     text: &str,
@@ -137,7 +142,7 @@ pub fn attend(
     let strings = tokens.ids.iter().map(|id| loaded.tokenizer.token(*id).unwrap_or_default());
     let strings: Vec<String> = strings.collect();
     let values = compute(encoder, &tokens, &layers, &views, mixing)?;
-    Ok(AttentionMaps {
+    let maps = AttentionMaps {
         is_special: strings.iter().map(|token| loaded.tokenizer.is_special(token)).collect(),
         labels: tokens.ids.iter().map(|id| loaded.tokenizer.label(*id)).collect(),
         tokens: strings,
@@ -146,7 +151,32 @@ pub fn attend(
         layers,
         views,
         mixing,
+        without_special: false,
         values,
+    };
+    if options.without_special { without_special(maps) } else { Ok(maps) }
+}
+
+/// The attention without the rows and columns of special tokens.
+fn without_special(maps: AttentionMaps) -> Result<AttentionMaps> {
+    let n = maps.ids.len();
+    let kept: Vec<usize> = (0..n).filter(|i| !maps.is_special[*i]).collect();
+    if kept.is_empty() {
+        bail!(UsageError(
+            "--without-special: the text has special tokens only; leave the option out, or pass a text with a word".into()
+        ));
+    }
+    let matrices = maps.values.chunks(n * n);
+    let rows = matrices.flat_map(|matrix| kept.iter().map(move |query| &matrix[query * n..][..n]));
+    Ok(AttentionMaps {
+        values: rows.flat_map(|row| kept.iter().map(|key| row[*key])).collect(),
+        tokens: kept.iter().map(|i| maps.tokens[*i].clone()).collect(),
+        labels: kept.iter().map(|i| maps.labels[*i].clone()).collect(),
+        is_special: vec![false; kept.len()],
+        ids: kept.iter().map(|i| maps.ids[*i]).collect(),
+        token_type_ids: kept.iter().map(|i| maps.token_type_ids[*i]).collect(),
+        without_special: true,
+        ..maps
     })
 }
 

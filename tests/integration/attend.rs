@@ -53,7 +53,8 @@ fn golden_text(model: &str, index: usize) -> (String, Option<String>) {
 /// All layers of a golden text.
 fn maps(model: &Loaded, name: &str, index: usize, views: Views, mixing: Option<Mixing>) -> AttentionMaps {
     let (text, pair) = golden_text(name, index);
-    let options = AttentionOptions { prompt: None, layers: Layers::All, views, mixing };
+    let options =
+        AttentionOptions { prompt: None, layers: Layers::All, views, mixing, without_special: false };
     attend(model, &text, pair.as_deref(), &options, &quiet()).expect("the model runs")
 }
 
@@ -231,6 +232,36 @@ fn pictures_and_the_page_are_written() {
     }
 }
 
+/// The weights of the other tokens stay as they are, in every format.
+#[test]
+fn special_tokens_are_left_out() {
+    let args = ["the lamp is on", "--output-format", "json"];
+    let values = |args: &[&str]| {
+        let output = run("bert-tiny", args);
+        succeed(&output);
+        serde_json::from_str::<Value>(&stdout(&output)).unwrap()
+    };
+    let (with, without) = (values(&args), values(&[&args[..], &["--without-special"]].concat()));
+    assert_eq!(with["tokens"].as_array().unwrap().len(), 6);
+    assert_eq!(without["tokens"], serde_json::json!(["the", "lamp", "is", "on"]));
+    assert_eq!(without["ids"].as_array().unwrap()[..], with["ids"].as_array().unwrap()[1..5]);
+    assert_eq!(without["special_tokens_mask"], serde_json::json!([0, 0, 0, 0]));
+    assert_eq!((&with["without_special"], &without["without_special"]), (&Value::Null, &true.into()));
+    for (layer, head, query) in [(0, 0, 0), (1, 2, 3)] {
+        let row = |values: &Value, query: usize| numbers(&values["attentions"][layer][head][query]);
+        assert_eq!(row(&without, query), row(&with, query + 1)[1..5]);
+    }
+    let picture = stdout(&run("bert-tiny", &["the lamp", "--without-special", "--numbers"]));
+    assert!(
+        picture.starts_with("bert-tiny (without special tokens), layer 1, mean\n      0    1\n0 "),
+        "{picture}"
+    );
+    assert!(
+        !picture.contains("[CLS]") && picture.ends_with(" lamp\n\nrows: queries, columns: keys\n"),
+        "{picture}"
+    );
+}
+
 #[test]
 fn the_terminal_picture_has_no_colours_in_a_pipe() {
     let output = run("bert-tiny", &["the lamp is on"]);
@@ -268,6 +299,14 @@ fn wrong_usage_is_one_sentence() {
         ("bert-tiny", &["a", "-o", "a.jpg"], &["a.jpg", ".jpg", "svg, png, html"]),
         ("bert-tiny", &["a", "-o", "picture"], &["no extension", "--output-format"]),
         ("bert-tiny", &["a", "--prompt-name", "passage"], &["--prompt-name passage"]),
+        ("bert-tiny", &["[SEP]", "--without-special"], &["--without-special", "special tokens only"]),
+        ("bert-tiny", &["a", "--numbers", "-o", "a.npy"], &["--numbers", "npy", "text, svg and png"]),
+        ("deberta-v2", &[&"lamp ".repeat(30), "--numbers"], &["32 tokens", "up to 24", "-o attention.svg"]),
+        (
+            "deberta-v2",
+            &[&"lamp ".repeat(31), "--numbers", "-o", "a.svg"],
+            &["33 tokens", "up to 32", "-o attention.json"],
+        ),
         (
             "deberta-v2",
             &[&"lamp ".repeat(58), "--max-length", "90", "--output-format", "svg", "--layer", "9"],

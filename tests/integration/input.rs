@@ -785,7 +785,12 @@ fn inputs_without_a_readable_format_are_refused() {
         let error = sources(&[at(name)], format).unwrap_err().to_string();
         assert_eq!(error.replace(&format!("{}/", folder.path().display()), ""), expected);
     };
-    fails("empty", None, "--input empty is a directory without files; pass one that has text files");
+    let excluded = ", or --no-ignore if .gitignore excludes them";
+    fails(
+        "empty",
+        None,
+        &format!("--input empty is a directory without files; pass one that has text files{excluded}"),
+    );
     let nothing = "matches no file; check the glob and the current directory";
     fails("*.png", None, &format!("--input *.png {nothing}"));
     fails("empty/*", None, &format!("--input empty/* {nothing}"));

@@ -43,6 +43,11 @@ impl AttentionFormat {
     pub fn is_binary(self) -> bool {
         matches!(self, AttentionFormat::Png | AttentionFormat::Npy | AttentionFormat::Safetensors)
     }
+
+    /// Whether the format is a picture without interaction.
+    pub fn is_picture(self) -> bool {
+        matches!(self, AttentionFormat::Text | AttentionFormat::Svg | AttentionFormat::Png)
+    }
 }
 
 /// The name of the values: `heads`, `mean` or `rollout`.
@@ -85,7 +90,13 @@ pub(super) fn metadata(maps: &AttentionMaps, model: &str) -> Result<FileMetadata
         ("token_type_ids", serde_json::to_string(&maps.token_type_ids)?),
     ];
     let mixing = maps.mixing.map(|mixing| ("mixing", mixing.name().into()));
-    Ok(values.into_iter().chain(mixing).map(|(key, value)| (key.to_owned(), value)).collect())
+    let without_special = maps.without_special.then(|| ("without_special", "true".into()));
+    Ok(values
+        .into_iter()
+        .chain(mixing)
+        .chain(without_special)
+        .map(|(key, value)| (key.to_owned(), value))
+        .collect())
 }
 
 /// The JSON object of a text.
@@ -95,6 +106,8 @@ struct Report<'a> {
     kind: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     mixing: Option<&'static str>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    without_special: bool,
     layers: &'a [usize],
     heads: Vec<usize>,
     tokens: &'a [String],
@@ -112,6 +125,7 @@ pub(super) fn json(maps: &AttentionMaps, model: &str) -> Result<Vec<u8>> {
         model,
         kind: kind(maps),
         mixing: maps.mixing.map(Named::name),
+        without_special: maps.without_special,
         layers: &maps.layers,
         heads: heads(maps),
         tokens: &maps.tokens,

@@ -30,6 +30,8 @@ pub struct AttendOptions {
     pub attention: AttentionOptions,
     /// Whether the user chooses layers or views; if not, the terminal shows the mean of the last layer.
     pub is_selected: bool,
+    /// Whether the cells of a picture have their weights as numbers.
+    pub has_numbers: bool,
     /// Where the result is written.
     pub output: Target,
     /// The form of the result.
@@ -74,7 +76,8 @@ pub fn attend(options: &AttendOptions) -> Result<()> {
 
 /// The bytes of the result.
 fn encode(options: &AttendOptions, loaded: &Loaded, maps: AttentionMaps) -> Result<Vec<u8>> {
-    let (title, shape) = (title(options, loaded), format::shape(&maps));
+    check_tokens(options, maps.ids.len())?;
+    let shape = format::shape(&maps);
     let model = match &options.model.config {
         Some(config) => &*config.display().to_string(),
         None => &*options.model.source.model,
@@ -85,24 +88,45 @@ fn encode(options: &AttendOptions, loaded: &Loaded, maps: AttentionMaps) -> Resu
             format::array(&maps, &shape).safetensors(&format::metadata(&maps, model)?)
         }
         AttentionFormat::Json => format::json(&maps, model)?,
-        AttentionFormat::Svg => figure::svg(&heat_maps(title, maps)).into_bytes(),
-        AttentionFormat::Html => figure::html(&heat_maps(title, maps)).into_bytes(),
+        AttentionFormat::Svg => figure::svg(&heat_maps(options, loaded, maps)).into_bytes(),
+        AttentionFormat::Html => figure::html(&heat_maps(options, loaded, maps)).into_bytes(),
         AttentionFormat::Text => {
-            let (tokens, limit) = (maps.ids.len(), figure::MAX_TEXT_TOKENS);
-            if tokens > limit {
-                bail!(UsageError(format!(
-                    "the text has {tokens} tokens, but a picture in the terminal shows up to {limit}; write a file with -o \
-                     attention.html or .svg"
-                )));
-            }
-            figure::text(&heat_maps(title, maps), options.has_colours).into_bytes()
+            figure::text(&heat_maps(options, loaded, maps), options.has_colours).into_bytes()
         }
         AttentionFormat::Png => {
-            let picture = figure::png(&heat_maps(title, maps))?;
+            let picture = figure::png(&heat_maps(options, loaded, maps))?;
             warn_about_characters(&picture, &options.console);
             picture.bytes
         }
     })
+}
+
+/// Checks that a picture of this many tokens is readable.
+fn check_tokens(options: &AttendOptions, tokens: usize) -> Result<()> {
+    let (limit, picture, remedy) = match (options.format, options.has_numbers) {
+        (AttentionFormat::Text, false) => (
+            figure::MAX_TEXT_TOKENS,
+            "a picture in the terminal",
+            "write a file with -o attention.html or .svg",
+        ),
+        (AttentionFormat::Text, true) => (
+            figure::MAX_NUMBERED_TEXT_TOKENS,
+            "--numbers in the terminal",
+            "leave --numbers out, or write a file with -o attention.svg",
+        ),
+        (_, true) => (
+            figure::MAX_NUMBERED_TOKENS,
+            "--numbers in a picture",
+            "leave --numbers out, or write the numbers with -o attention.json",
+        ),
+        (_, false) => return Ok(()),
+    };
+    if tokens > limit {
+        bail!(UsageError(format!(
+            "the text has {tokens} tokens, but {picture} shows up to {limit}; {remedy}"
+        )));
+    }
+    Ok(())
 }
 
 /// Says which characters no font has.
@@ -144,14 +168,18 @@ fn model_name(loaded: &Loaded, model: &str) -> String {
 }
 
 /// The maps as a picture shows them.
-fn heat_maps(model: String, maps: AttentionMaps) -> HeatMaps {
+fn heat_maps(options: &AttendOptions, loaded: &Loaded, maps: AttentionMaps) -> HeatMaps {
     let tokens = maps.labels.into_iter().zip(maps.is_special);
     let mixing = maps.mixing.map(|mixing| format!(" ({} mixing)", mixing.name())).unwrap_or_default();
+    let without = if maps.without_special { " (without special tokens)" } else { "" };
+    let pair = options.pair.as_ref().map(|pair| format!(" | {pair}")).unwrap_or_default();
     HeatMaps {
-        title: format!("{model}{mixing}"),
+        title: format!("{}{mixing}{without}", title(options, loaded)),
+        text: format!("{}{pair}", options.text),
         tokens: tokens.map(|(text, is_special)| Token { text, is_special }).collect(),
         rows: maps.layers.iter().map(|layer| format!("layer {layer}")).collect(),
         columns: maps.views.iter().map(ToString::to_string).collect(),
         values: maps.values,
+        has_numbers: options.has_numbers,
     }
 }
