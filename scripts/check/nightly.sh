@@ -51,6 +51,9 @@ step "hidden states compared with the reference: random models of every family, 
 .venv/bin/python scripts/check/fuzz_families.py --seeds 3
 .venv/bin/python scripts/check/full_size.py --only xlm-roberta
 
+step "token ids of SentencePiece models compared with the reference"
+.venv/bin/python scripts/check/sentence_pieces.py
+
 step "the page of sconce attend in headless Chromium"
 .venv/bin/pip install --quiet --disable-pip-version-check -r scripts/check/requirements-browser.txt
 .venv/bin/python scripts/check/attend_page.py
