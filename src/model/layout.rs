@@ -62,7 +62,8 @@ pub const TRANSFORMER_CONFIGS: [&str; 7] = [
 ];
 
 /// The end of a sentence about a model without any tokenizer.
-pub const NO_TOKENIZER: &str = "has no tokenizer.json (nor vocab.txt, nor vocab.json with merges.txt, nor a SentencePiece model such as spiece.model)";
+pub const NO_TOKENIZER: &str = "has no tokenizer.json (nor vocab.txt, nor vocab.json with \
+     merges.txt, nor a SentencePiece model such as spiece.model)";
 
 /// A complete tokenizer.
 pub const TOKENIZER: &str = "tokenizer.json";

@@ -10,7 +10,7 @@
 //!   library or by `word_piece`.
 //! * `alignment`: where the tokens of a text are in the text. `windows`: tokenizing with alignment, in
 //!   windows of a long text.
-//! * `pieces`: how very long texts are tokenized.
+//! * `pieces`: how very long texts are tokenized. `protobuf`: the fields of protocol buffers.
 //! * `character_map`: the check of a normalizer's map of characters. `chat_template`: the template that
 //!   renders messages as a text.
 //! * `chunks`: the ends of the chunks of a long text.
@@ -23,6 +23,7 @@ mod character_map;
 mod chat_template;
 mod chunks;
 mod pieces;
+mod protobuf;
 mod role;
 mod sentence_piece;
 mod sentence_piece_files;

@@ -1,12 +1,10 @@
 //! The file of a SentencePiece model: a protocol buffer with the pieces, and with the settings that they were
-//! trained with.
-//!
-//! Of its messages nine fields count here; a crate for protocol buffers would bring a compiler for schemas or
-//! derive macros for less code than its schema has lines. The settings of white space and of unknown bytes
-//! (`add_dummy_prefix`, `remove_extra_whitespaces`, `byte_fallback`) are not read: tokenizer classes have
-//! their own, and transformers takes those.
+//! trained with. Those of white space and of unknown bytes (`add_dummy_prefix`, `remove_extra_whitespaces`,
+//! `byte_fallback`) are not read: tokenizer classes have their own, and transformers takes those.
 
 use std::collections::HashSet;
+
+use super::protobuf::{Field, fields};
 
 /// Maximum pieces of a model; multilingual models have up to a million.
 const MAX_PIECES: usize = 1 << 21;
@@ -99,7 +97,7 @@ impl<'a> SentencePiece<'a> {
         };
         let mut texts = HashSet::new();
         for field in fields(bytes) {
-            match field? {
+            match field.map_err(Refusal::Damaged)? {
                 (1, Field::Bytes(bytes)) => {
                     let id = model.pieces.len();
                     let piece = piece(id, bytes)?;
@@ -130,7 +128,7 @@ impl<'a> SentencePiece<'a> {
     /// Reads the message with the settings of the training.
     fn set_trainer(&mut self, bytes: &[u8]) -> Result<(), Refusal> {
         for field in fields(bytes) {
-            match field? {
+            match field.map_err(Refusal::Damaged)? {
                 (3, Field::Integer(model_type)) => {
                     self.algorithm = match model_type {
                         1 => Algorithm::Unigram,
@@ -155,7 +153,7 @@ impl<'a> SentencePiece<'a> {
     /// Reads the message of the normalizer.
     fn set_normalizer(&mut self, bytes: &'a [u8]) -> Result<(), Refusal> {
         for field in fields(bytes) {
-            match field? {
+            match field.map_err(Refusal::Damaged)? {
                 (2, Field::Bytes(map)) => self.character_map = map,
                 (5, Field::Integer(0)) => {
                     return unsupported("it has spaces in pieces as they are (escape_whitespaces)");
@@ -173,7 +171,7 @@ impl<'a> SentencePiece<'a> {
 fn piece(id: usize, bytes: &[u8]) -> Result<Piece<'_>, Refusal> {
     let mut piece = Piece { text: "", score: 0.0, kind: PieceKind::Normal };
     for field in fields(bytes) {
-        match field? {
+        match field.map_err(Refusal::Damaged)? {
             (1, Field::Bytes(text)) => match str::from_utf8(text) {
                 Ok(text) => piece.text = text,
                 Err(_) => return damaged(format!("piece {id} is not UTF-8")),
@@ -202,85 +200,6 @@ fn piece(id: usize, bytes: &[u8]) -> Result<Piece<'_>, Refusal> {
         _ if !piece.score.is_finite() => damaged(format!("the score of piece {id} is {}", piece.score)),
         _ => Ok(piece),
     }
-}
-
-/// A field of a message, without its number.
-enum Field<'a> {
-    Integer(u64),
-    Fixed32(u32),
-    /// A string, bytes or a message.
-    Bytes(&'a [u8]),
-    /// Eight bytes.
-    Other,
-}
-
-/// The fields of a message with their numbers. Nothing follows an error.
-fn fields(mut bytes: &[u8]) -> impl Iterator<Item = Result<(u64, Field<'_>), Refusal>> {
-    std::iter::from_fn(move || {
-        if bytes.is_empty() {
-            return None;
-        }
-        let next = field(&mut bytes);
-        if next.is_err() {
-            bytes = &[];
-        }
-        Some(next)
-    })
-}
-
-/// Takes a field from the front of a message.
-fn field<'a>(bytes: &mut &'a [u8]) -> Result<(u64, Field<'a>), Refusal> {
-    let tag = varint(bytes)?;
-    let number = tag >> 3;
-    let field = match tag & 7 {
-        0 => Field::Integer(varint(bytes)?),
-        1 => {
-            take(bytes, 8)?;
-            Field::Other
-        }
-        2 => {
-            let length = varint(bytes)?;
-            Field::Bytes(take(bytes, length)?)
-        }
-        5 => match bytes.split_first_chunk() {
-            Some((taken, rest)) => {
-                *bytes = rest;
-                Field::Fixed32(u32::from_le_bytes(*taken))
-            }
-            None => return damaged("it ends within a number"),
-        },
-        other => return damaged(format!("a field has the unknown wire type {other}")),
-    };
-    if number == 0 {
-        return damaged("a field has the number 0");
-    }
-    Ok((number, field))
-}
-
-/// Takes bytes from the front of a message.
-fn take<'a>(bytes: &mut &'a [u8], length: u64) -> Result<&'a [u8], Refusal> {
-    let split = usize::try_from(length).ok().and_then(|length| bytes.split_at_checked(length));
-    let Some((taken, rest)) = split else {
-        return damaged(format!("a field of {length} bytes has only {}", bytes.len()));
-    };
-    *bytes = rest;
-    Ok(taken)
-}
-
-/// Takes an integer from the front of a message: seven bits a byte, the lowest ones first.
-fn varint(bytes: &mut &[u8]) -> Result<u64, Refusal> {
-    let mut value = 0;
-    for shift in (0..64).step_by(7) {
-        let Some((byte, rest)) = bytes.split_first() else {
-            return damaged("it ends within an integer");
-        };
-        *bytes = rest;
-        value |= u64::from(byte & 0x7f) << shift;
-        if byte & 0x80 == 0 {
-            return Ok(value);
-        }
-    }
-    damaged("an integer has more than 64 bits")
 }
 
 #[cfg(test)]

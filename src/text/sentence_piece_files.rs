@@ -66,7 +66,7 @@ pub(super) fn read(path: &Path, config: &TokenizerConfig) -> Result<ClassTokeniz
         |reason: String| anyhow!("cannot build a {} from {shown} ({reason}); {CONVERT}", class.names[0]);
     let extra_ids = extra_ids(class, config)?;
     check(class, &model, config, &extra_ids).map_err(refuse)?;
-    let config = with_tokens_of(class, &model, config, &extra_ids);
+    let config = with_tokens_of(&model, config, &extra_ids);
     let special_tokens = config.special_tokens(class.special_tokens);
     let unk_token = special_tokens.get("unk_token").cloned();
     let parts = match class.model {
@@ -180,20 +180,14 @@ fn check_unk_token(
 
 /// The settings with the tokens that a model has beside parts of texts: its special tokens, the strings that
 /// are never split, and those of T5.
-fn with_tokens_of(
-    class: &TokenizerClass,
-    model: &SentencePiece,
-    config: &TokenizerConfig,
-    extra_ids: &[String],
-) -> TokenizerConfig {
+fn with_tokens_of(model: &SentencePiece, config: &TokenizerConfig, extra_ids: &[String]) -> TokenizerConfig {
     let tokens = model.pieces.iter().filter_map(|piece| match piece.kind {
         PieceKind::Control => Some((piece.text, true)),
         PieceKind::UserDefined => Some((piece.text, false)),
         PieceKind::Normal | PieceKind::Unknown | PieceKind::Byte => None,
     });
     let tokens = tokens.chain(extra_ids.iter().map(|token| (token.as_str(), true)));
-    let config = config.clone().with_tokens_of_vocabulary(tokens);
-    if class.names[0] == CAMEMBERT { config.with_mask_after_space("<mask>") } else { config }
+    config.clone().with_tokens_of_vocabulary(tokens)
 }
 
 /// The tokens that T5 has after the pieces, the last one first.

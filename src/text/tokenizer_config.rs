@@ -73,9 +73,6 @@ struct TokenEntry {
     normalized: Option<bool>,
     #[serde(default)]
     special: bool,
-    /// Whether the file gives it as a plain string.
-    #[serde(skip)]
-    is_string: bool,
 }
 
 impl TokenEntry {
@@ -83,7 +80,7 @@ impl TokenEntry {
     fn from_content(content: &str) -> Self {
         let content = content.to_owned();
         let (single_word, lstrip, rstrip, normalized) = (false, false, false, None);
-        TokenEntry { content, single_word, lstrip, rstrip, normalized, special: true, is_string: true }
+        TokenEntry { content, single_word, lstrip, rstrip, normalized, special: true }
     }
 
     /// A token that a file gives as a string or as an object.
@@ -283,16 +280,6 @@ impl TokenizerConfig {
             ..TokenEntry::from_content(content)
         };
         self.additional_special_tokens = tokens.into_iter().map(entry).collect();
-        self
-    }
-
-    /// With a mask token that takes the white space before it, unless a file describes it as an object.
-    pub(super) fn with_mask_after_space(mut self, default: &str) -> Self {
-        let mask = self.special_tokens.entry("mask_token".into());
-        let mask = mask.or_insert_with(|| Some(TokenEntry::from_content(default)));
-        if let Some(mask) = mask.as_mut().filter(|mask| mask.is_string) {
-            mask.lstrip = true;
-        }
         self
     }
 

@@ -353,12 +353,14 @@ fn an_unusable_sentence_piece_model_is_an_error() {
 #[test]
 fn a_sentence_piece_model_of_another_class_is_an_error() {
     let of_class = |name: &str| json!({"tokenizer_class": name});
+    let unk = |class: &str, token: Value| json!({"tokenizer_class": class, "unk_token": token});
+    let begun = json!({"tokenizer_class": "AlbertTokenizer", "add_bos_token": true});
     let model = |name: &str| {
         let folder = Folder::of(&format!("tokenizers/{name}"));
         fs::read(tokenizer_in(folder.0.path()).expect("a tokenizer")).expect("a fixture")
     };
-    let normal = b"\x0a\x04\x0a\x02q8".to_vec();
     let user_defined = b"\x0a\x10\x0a\x0c<extra_id_3>\x18\x04".to_vec();
+    let with_first = [b"\x0a\x04\x0a\x02q8".to_vec(), model("spm-camembert")].concat();
     let with_extra = [model("spm-t5"), user_defined].concat();
     for (bytes, config, part) in [
         (model("spm-albert"), of_class("BertJapaneseTokenizer"), "cannot build a BertJapaneseTokenizer"),
@@ -367,33 +369,13 @@ fn a_sentence_piece_model_of_another_class_is_an_error() {
         (model("spm-albert"), of_class("T5Tokenizer"), "has the id 1, and the class has 2"),
         (model("spm-albert"), of_class("CamembertTokenizer"), "its unknown token has the id 1"),
         (model("spm-deberta-v2"), of_class("XLMRobertaTokenizer"), "its unknown token has the id 3"),
-        (
-            [normal, model("spm-camembert")].concat(),
-            of_class("CamembertTokenizer"),
-            "\"q8\" is among the first 1",
-        ),
+        (with_first, of_class("CamembertTokenizer"), "\"q8\" is among the first 1"),
         (model("spm-llama"), of_class("XLMRobertaTokenizer"), "it is a BPE model"),
         (model("spm-albert"), of_class("GemmaTokenizer"), "it is a Unigram model"),
-        (
-            model("spm-gemma"),
-            json!({"tokenizer_class": "GemmaTokenizer", "unk_token": "<mask>"}),
-            "is \"<unk>\", and unk_token is \"<mask>\"",
-        ),
-        (
-            model("spm-gemma"),
-            json!({"tokenizer_class": "GemmaTokenizer", "unk_token": null}),
-            "is \"<unk>\", and unk_token is null",
-        ),
-        (
-            model("spm-deberta-v2"),
-            json!({"tokenizer_class": "DebertaV2Tokenizer", "unk_token": "[MASK]"}),
-            "has the id 3, and the class has 1",
-        ),
-        (
-            model("spm-albert"),
-            json!({"tokenizer_class": "AlbertTokenizer", "add_bos_token": true}),
-            "add_bos_token of tokenizer_config.json",
-        ),
+        (model("spm-gemma"), unk("GemmaTokenizer", json!("<mask>")), "and unk_token is \"<mask>\""),
+        (model("spm-gemma"), unk("GemmaTokenizer", json!(null)), "and unk_token is null"),
+        (model("spm-deberta-v2"), unk("DebertaV2Tokenizer", json!("<a>")), "the id 3, and the class has 1"),
+        (model("spm-albert"), begun, "add_bos_token of tokenizer_config.json"),
         (with_extra.clone(), of_class("T5Tokenizer"), "the piece \"<extra_id_3>\" already"),
     ] {
         let folder = Folder(tempfile::tempdir().expect("a folder")).with("tokenizer.model", bytes);
