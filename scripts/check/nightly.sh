@@ -58,6 +58,9 @@ recipes=target/recipes
 $recipes/bin/pip install --quiet --no-compile --disable-pip-version-check -r scripts/check/requirements-recipes.txt
 $recipes/bin/python scripts/check/recipes.py --twice
 
+step "token ids of SentencePiece models compared with the reference"
+.venv/bin/python scripts/check/sentence_pieces.py
+
 step "the page of sconce attend in headless Chromium"
 .venv/bin/pip install --quiet --disable-pip-version-check -r scripts/check/requirements-browser.txt
 .venv/bin/python scripts/check/attend_page.py

@@ -122,7 +122,7 @@ impl Model {
         self
     }
 
-    /// A `tokenizer.json`, `vocab.txt` or `vocab.json` in place of the model's own.
+    /// A `tokenizer.json`, `vocab.txt`, `vocab.json` or SentencePiece model in place of the model's own.
     pub fn tokenizer(mut self, file: impl Into<PathBuf>) -> Self {
         self.options.tokenizer = Some(file.into());
         self

@@ -91,7 +91,7 @@ pub(super) struct ModelArgs {
     #[arg(long, value_name = "NAME", help_heading = "Model")]
     pub task: Option<String>,
 
-    /// Use this tokenizer.json, vocab.txt or vocab.json instead of the model's own
+    /// Use this tokenizer.json, vocab.txt, vocab.json or SentencePiece model instead of the model's own
     #[arg(long, value_name = "FILE", help_heading = "Model")]
     pub tokenizer: Option<PathBuf>,
 

@@ -68,7 +68,7 @@ impl Snapshot<'_> {
             return missing;
         }
         let has_tokenizer = has(TOKENIZER)
-            || tokenizer_files(has).is_ok_and(|files| files.is_some())
+            || tokenizer_files(has).is_some()
                 && is_known(TOKENIZER)
                 && TOKENIZER_SETTINGS.into_iter().all(is_known);
         missing.extend((!has(CONFIG) && !self.is_static).then(|| in_folder(CONFIG)));

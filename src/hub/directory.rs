@@ -155,7 +155,7 @@ impl ModelDir {
     /// The directory of the tokenizer: that of the base model if an adapter has none of its own.
     pub fn tokenizer_folder(&self) -> &Path {
         match &self.base {
-            Some(base) if layout::tokenizer_files(|name| self.has(name)) == Ok(None) => base,
+            Some(base) if layout::tokenizer_files(|name| self.has(name)).is_none() => base,
             _ => &self.folder,
         }
     }

@@ -66,7 +66,7 @@ fn check_required(model: &str, repository: &Repository) -> Result<&'static [&'st
     let folder = repository.encoder_folder();
     let has = |name: &str| repository.has(&format!("{folder}{name}"));
     if repository.is_adapter() {
-        return Ok(tokenizer_files(has).ok().flatten().unwrap_or_default());
+        return Ok(tokenizer_files(has).unwrap_or_default());
     }
     // Static embeddings may lack a config. Then they have neither the settings of an encoder nor a Pooling
     // module.
@@ -84,9 +84,8 @@ fn check_required(model: &str, repository: &Repository) -> Result<&'static [&'st
         }
     }
     match tokenizer_files(has) {
-        Ok(Some(files)) => Ok(files),
-        Ok(None) => bail!("model {model} {NO_TOKENIZER} on the hub; choose another model"),
-        Err(why) => bail!("model {model} {why}"),
+        Some(files) => Ok(files),
+        None => bail!("model {model} {NO_TOKENIZER} on the hub; choose another model"),
     }
 }
 

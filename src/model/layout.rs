@@ -62,19 +62,36 @@ pub const TRANSFORMER_CONFIGS: [&str; 7] = [
 ];
 
 /// The end of a sentence about a model without any tokenizer.
-pub const NO_TOKENIZER: &str = "has no tokenizer.json (nor vocab.txt, nor vocab.json with merges.txt)";
+pub const NO_TOKENIZER: &str = "has no tokenizer.json (nor vocab.txt, nor vocab.json with \
+     merges.txt, nor a SentencePiece model such as spiece.model)";
 
 /// A complete tokenizer.
 pub const TOKENIZER: &str = "tokenizer.json";
 /// The merges of a byte-pair vocabulary.
 const MERGES: &str = "merges.txt";
 /// The sets of files that a tokenizer can be read from; the first complete set is used.
-pub const TOKENIZERS: [&[&str]; 3] = [&[TOKENIZER], &["vocab.txt"], &["vocab.json", MERGES]];
+pub const TOKENIZERS: [&[&str]; 7] = [
+    &[TOKENIZER],
+    &["vocab.txt"],
+    &["vocab.json", MERGES],
+    // SentencePiece models. transformers takes `tokenizer.model` first, else the file of the class.
+    &["tokenizer.model"],
+    &["sentencepiece.bpe.model"],
+    &["spiece.model"],
+    &["spm.model"],
+];
+/// The file of each set that has the vocabulary.
+const VOCABULARIES: [&str; TOKENIZERS.len()] = {
+    let mut names = [TOKENIZER; TOKENIZERS.len()];
+    let mut i = 0;
+    while i < names.len() {
+        names[i] = TOKENIZERS[i][0];
+        i += 1;
+    }
+    names
+};
 /// Files that change how a vocabulary is read.
 pub const TOKENIZER_SETTINGS: [&str; 3] = [TOKENIZER_CONFIG, "special_tokens_map.json", "added_tokens.json"];
-/// Tokenizers in SentencePiece form, which is not read.
-const SENTENCE_PIECES: [&str; 4] =
-    ["sentencepiece.bpe.model", "spiece.model", "spm.model", "tokenizer.model"];
 /// The class of a module of static embeddings, which needs no config.
 const STATIC_EMBEDDING: &str = "StaticEmbedding";
 
@@ -112,20 +129,8 @@ pub fn unsupported_weights<'a>(files: impl Iterator<Item = &'a str> + Clone) -> 
 }
 
 /// The files of a model's tokenizer; `None` if it has no tokenizer.
-///
-/// # Errors
-/// If the tokenizer is only there in an unsupported form: the end of a sentence about the model.
-pub fn tokenizer_files(has: impl Fn(&str) -> bool) -> Result<Option<&'static [&'static str]>, String> {
-    if let Some(files) = TOKENIZERS.into_iter().find(|files| files.iter().all(|name| has(name))) {
-        return Ok(Some(files));
-    }
-    match SENTENCE_PIECES.into_iter().find(|name| has(name)) {
-        None => Ok(None),
-        Some(name) => Err(format!(
-            "has its tokenizer only as {name}, a SentencePiece model, which Sconce does not read; save a \
-             tokenizer.json once with transformers (AutoTokenizer.from_pretrained(DIR).save_pretrained(OUT))"
-        )),
-    }
+pub fn tokenizer_files(has: impl Fn(&str) -> bool) -> Option<&'static [&'static str]> {
+    TOKENIZERS.into_iter().find(|files| files.iter().all(|name| has(name)))
 }
 
 /// The path of the weights of an adapter in its folder.
@@ -138,9 +143,8 @@ pub fn adapter_weights(folder: &Path) -> PathBuf {
 pub fn tokenizer_in(folder: &Path) -> Result<PathBuf> {
     let shown = folder.display();
     match tokenizer_files(|name| has_dir_entry(&folder.join(name))) {
-        Ok(Some(files)) => Ok(folder.join(files[0])),
-        Ok(None) => bail!("{shown} {NO_TOKENIZER}; download the model again, or pass --tokenizer FILE"),
-        Err(why) => bail!("{shown} {why}"),
+        Some(files) => Ok(folder.join(files[0])),
+        None => bail!("{shown} {NO_TOKENIZER}; download the model again, or pass --tokenizer FILE"),
     }
 }
 
@@ -151,7 +155,7 @@ pub fn module_files(class: &str) -> &'static [&'static [&'static str]] {
             &[&[CONFIG]]
         }
         "Dense" | "LayerNorm" => &[&[CONFIG], &MODULE_WEIGHTS],
-        "SparseStaticEmbedding" => &[&[CONFIG], &MODULE_WEIGHTS, &[TOKENIZER, "vocab.txt", "vocab.json"]],
+        "SparseStaticEmbedding" => &[&[CONFIG], &MODULE_WEIGHTS, &VOCABULARIES],
         "Router" => &[&[ROUTER]],
         STATIC_EMBEDDING => &[&[TOKENIZER], &MODULE_WEIGHTS],
         _ => &[],
@@ -178,7 +182,6 @@ pub fn is_model_file(name: &str) -> bool {
         || settings.contains(&name)
         || TOKENIZERS.iter().any(|files| files.contains(&name))
         || TOKENIZER_SETTINGS.contains(&name)
-        || SENTENCE_PIECES.contains(&name)
         || is_shard(name) && name.contains("-of-")
         || is_torch
         || is_transformer_config

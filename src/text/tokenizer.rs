@@ -36,10 +36,11 @@ use tokenizers::{
 
 use super::alignment::Alignment;
 use super::character_map::longest_replacement;
+use super::sentence_piece::MAX_PIECE_BYTES;
 use super::token_model::{LibraryTokenizer, TokenModel};
 use super::tokenizer_class::ClassTokenizer;
 use super::tokenizer_config::TokenizerConfig;
-use super::{pieces, tokenizer_json, vocab_files};
+use super::{pieces, sentence_piece_files, tokenizer_json, vocab_files};
 use crate::named::names;
 use crate::sys::catch_panic::catch_panic;
 use crate::sys::regular_file;
@@ -149,6 +150,9 @@ pub struct Tokenizer {
     takes_pieces: OnceLock<bool>,
 }
 
+/// Builds the tokenizer of a vocabulary.
+type ReadVocabulary = fn(&Path, &TokenizerConfig) -> Result<ClassTokenizer>;
+
 /// Parses a `tokenizer.json`.
 fn parse(bytes: &[u8]) -> serde_json::Result<LibraryTokenizer> {
     serde_json::from_slice::<LibraryTokenizer>(bytes).map_err(|error| {
@@ -224,25 +228,27 @@ fn read_json<T>(
 }
 
 impl Tokenizer {
-    /// Reads a `tokenizer.json`, or a `vocab.txt` or `vocab.json` with the files next to it. Padding and
-    /// truncation settings of the file are ignored: batches are ragged, and `options` has the limit.
+    /// Reads a `tokenizer.json`, or a `vocab.txt`, a `vocab.json` or a SentencePiece file with the files next
+    /// to it. Padding and truncation settings of the file are ignored: batches are ragged, and `options` has
+    /// the limit.
     pub fn read(path: &Path, options: &TokenizerOptions) -> Result<Self> {
         let shown = path.display();
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        if name.ends_with(".model") {
-            bail!("{shown} is a SentencePiece model, which Sconce does not read; {}", vocab_files::CONVERT);
-        }
-        if vocab_files::is_vocab_file(&name) {
+        let config = TokenizerConfig::read(path)?;
+        let of_vocabulary = match &*name {
+            name if vocab_files::is_vocab_file(name) => Some(vocab_files::read as ReadVocabulary),
+            name if name.ends_with(".model") => Some(sentence_piece_files::read as ReadVocabulary),
+            _ => None,
+        };
+        if let Some(read) = of_vocabulary {
             let cannot_build = || {
                 anyhow!(
                     "cannot build a tokenizer from {shown} and the files next to it; download the model again"
                 )
             };
-            let config = TokenizerConfig::read(path)?;
-            let built = catch_panic(|| vocab_files::read(path, &config)).ok_or_else(cannot_build)??;
+            let built = catch_panic(|| read(path, &config)).ok_or_else(cannot_build)??;
             return Self::of_class(built, options, &config).map_err(|_| cannot_build());
         }
-        let config = TokenizerConfig::read(path)?;
         let parse = |bytes: &[u8]| from_json(path, bytes, &config);
         read_json(path, parse, |built| Self::of_class(built, options, &config))
     }
@@ -707,9 +713,6 @@ impl Tokenizer {
 const MAX_GROWTH: usize = 16;
 /// Maximum bytes that a `Prepend` step puts before each part of a text.
 const MAX_PREPENDED: usize = 64;
-/// Maximum bytes of a piece of a Unigram model, which looks for pieces of every length at each position of a
-/// text.
-const MAX_PIECE: usize = 256;
 
 /// Refuses a tokenizer that makes much of a short text: one whose post-processor has a text twice, one whose
 /// normalizer replaces short strings by long ones, or a Unigram model with long pieces.
@@ -728,8 +731,10 @@ fn check_growth(tokenizer: &LibraryTokenizer) -> Result<()> {
     }
     if let TokenModel::Unigram(model) = tokenizer.get_model() {
         let longest = model.iter().map(|(piece, _)| piece.len()).max().unwrap_or(0);
-        if longest > MAX_PIECE {
-            bail!("its Unigram model has a piece of {longest} bytes, and at most {MAX_PIECE} are supported");
+        if longest > MAX_PIECE_BYTES {
+            bail!(
+                "its Unigram model has a piece of {longest} bytes, and at most {MAX_PIECE_BYTES} are supported"
+            );
         }
     }
     Ok(())
@@ -868,10 +873,11 @@ mod tests {
         let texts = texts.as_array().unwrap().iter().map(|row| row["text"].as_str().unwrap().to_owned());
         let folders = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
         let read = |folder: std::path::PathBuf| {
-            let file = ["tokenizer.json", "vocab.txt", "vocab.json"].map(|name| folder.join(name));
-            let file = file.iter().find(|file| file.exists()).unwrap();
+            let names = ["tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "spiece.model"];
+            let names = names.into_iter().chain(["sentencepiece.bpe.model", "spm.model"]);
+            let file = names.map(|name| folder.join(name)).find(|file| file.exists()).unwrap();
             let name = folder.file_name().unwrap().to_str().unwrap().to_owned();
-            (name, Tokenizer::read(file, &NO_LIMIT).unwrap())
+            (name, Tokenizer::read(&file, &NO_LIMIT).unwrap())
         };
         (folders.filter(|folder| folder.is_dir()).map(read).collect(), texts.collect())
     }

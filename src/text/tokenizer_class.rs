@@ -210,6 +210,7 @@ pub(super) const CLASSES: &[TokenizerClass] = &[
         special_tokens: ROBERTA_TOKENS,
         template: Template::BosEos,
     },
+    // In transformers, its <mask> includes the spaces before it, which are in no token in any case.
     TokenizerClass {
         names: &["CamembertTokenizer"],
         model: ModelType::Unigram,

@@ -31,8 +31,11 @@ pub(super) struct TokenizerConfig {
     fields: Map<String, Value>,
     /// Special tokens by name, for example `cls_token`; `None` where a file sets one to null.
     special_tokens: BTreeMap<String, Option<TokenEntry>>,
-    /// `additional_special_tokens` and `extra_special_tokens`, which have no names.
-    unnamed_special_tokens: Vec<TokenEntry>,
+    /// `extra_special_tokens`, which have no names, or `additional_special_tokens` in their place; `None` if
+    /// no file lists them.
+    extra_special_tokens: Option<Vec<TokenEntry>>,
+    /// `additional_special_tokens`, which count only without `extra_special_tokens`.
+    additional_special_tokens: Vec<TokenEntry>,
     /// Added tokens by id.
     added_tokens: BTreeMap<u64, TokenEntry>,
     /// Whether `tokenizer_config.json` has an `added_tokens_decoder`. If so, other files add no tokens.
@@ -145,11 +148,20 @@ impl TokenizerConfig {
             path: path.clone(),
             fields: fields.clone(),
             special_tokens: BTreeMap::new(),
-            unnamed_special_tokens: Vec::new(),
+            extra_special_tokens: None,
+            additional_special_tokens: Vec::new(),
             added_tokens: BTreeMap::new(),
             has_added_tokens_decoder: false,
         };
         config.set_special_tokens(&path, &fields)?;
+        let has_extra = match fields.get("extra_special_tokens") {
+            Some(Value::Array(tokens)) => !tokens.is_empty(),
+            Some(Value::Object(tokens)) => !tokens.is_empty(),
+            _ => false,
+        };
+        if !has_extra && fields.contains_key("additional_special_tokens") {
+            config.extra_special_tokens = Some(std::mem::take(&mut config.additional_special_tokens));
+        }
         if let Some(decoder) = fields.get("added_tokens_decoder") {
             let entry = |id: &str, token: &Value| Some((id.parse().ok()?, TokenEntry::from_value(token)?));
             return match tokens_by_id(decoder, entry) {
@@ -169,7 +181,8 @@ impl TokenizerConfig {
             self.set_special_tokens(special_tokens_map, &fields)?;
         }
         let Some(fields) = read_object(added_tokens)? else { return Ok(()) };
-        let special_tokens = self.special_tokens.values().flatten().chain(&self.unnamed_special_tokens);
+        let special_tokens = self.special_tokens.values().flatten();
+        let special_tokens = special_tokens.chain(self.extra_special_tokens.iter().flatten());
         let special_tokens: Vec<&str> = special_tokens.map(|token| &*token.content).collect();
         let entry = |content: &str, id: &Value| {
             let special = special_tokens.contains(&content);
@@ -188,14 +201,17 @@ impl TokenizerConfig {
     fn set_special_tokens(&mut self, path: &Path, fields: &Map<String, Value>) -> Result<()> {
         for (key, value) in fields {
             match (key.as_str(), value) {
-                ("extra_special_tokens" | "additional_special_tokens", Value::Array(tokens)) => {
-                    match tokens.iter().map(TokenEntry::from_value).collect::<Option<Vec<_>>>() {
-                        Some(tokens) => self.unnamed_special_tokens.extend(tokens),
-                        None => return invalid(path, key, value, "a list of strings or AddedToken objects"),
-                    }
+                ("extra_special_tokens", Value::Object(tokens)) => {
+                    self.extra_special_tokens = None;
+                    self.set_special_tokens(path, tokens)?;
                 }
-                ("extra_special_tokens", Value::Object(tokens)) => self.set_special_tokens(path, tokens)?,
-                ("extra_special_tokens" | "additional_special_tokens", Value::Null) => {}
+                ("extra_special_tokens", _) => {
+                    let tokens = token_list(path, key, value)?;
+                    self.extra_special_tokens.get_or_insert_default().extend(tokens);
+                }
+                ("additional_special_tokens", _) => {
+                    self.additional_special_tokens = token_list(path, key, value)?;
+                }
                 (name, Value::Null) if SPECIAL_TOKENS.contains(&name) => {
                     self.special_tokens.insert(key.clone(), None);
                 }
@@ -252,6 +268,21 @@ impl TokenizerConfig {
         self
     }
 
+    /// With the special tokens of a vocabulary file in place of `additional_special_tokens`: pairs of a token
+    /// and whether it is special.
+    pub(super) fn with_tokens_of_vocabulary<'a>(
+        mut self,
+        tokens: impl IntoIterator<Item = (&'a str, bool)>,
+    ) -> Self {
+        let entry = |(content, special)| TokenEntry {
+            special,
+            normalized: Some(false),
+            ..TokenEntry::from_content(content)
+        };
+        self.additional_special_tokens = tokens.into_iter().map(entry).collect();
+        self
+    }
+
     /// The special tokens and added tokens of a tokenizer class with these `defaults`: pairs of a name and a
     /// token.
     pub(super) fn special_tokens(&self, defaults: &[(&str, &str)]) -> SpecialTokens {
@@ -267,7 +298,8 @@ impl TokenizerConfig {
         });
         let named: Vec<(String, TokenEntry)> = named.collect();
         let with_id: Vec<String> = self.added_tokens.values().map(|token| token.content.clone()).collect();
-        let without_id = named.iter().map(|(_, token)| token).chain(&self.unnamed_special_tokens);
+        let unnamed = self.extra_special_tokens.as_ref().unwrap_or(&self.additional_special_tokens);
+        let without_id = named.iter().map(|(_, token)| token).chain(unnamed);
         let without_id = without_id.filter(|token| !with_id.contains(&token.content));
         let tokens = self.added_tokens.values().chain(without_id).cloned().map(|mut token| {
             token.special |= named.iter().any(|(_, other)| other.content == token.content);
@@ -276,6 +308,19 @@ impl TokenizerConfig {
         let tokens = tokens.collect();
         let by_name = named.into_iter().map(|(name, token)| (name, token.content)).collect();
         SpecialTokens { by_name, with_id, tokens }
+    }
+}
+
+/// The tokens of a list, which may be null.
+fn token_list(path: &Path, key: &str, value: &Value) -> Result<Vec<TokenEntry>> {
+    let tokens = match value {
+        Value::Null => Some(Vec::new()),
+        Value::Array(tokens) => tokens.iter().map(TokenEntry::from_value).collect(),
+        _ => None,
+    };
+    match tokens {
+        Some(tokens) => Ok(tokens),
+        None => invalid(path, key, value, "a list of strings or AddedToken objects"),
     }
 }
 

@@ -110,19 +110,24 @@ pub(super) fn from_class(
             })
         }
         ModelType::Unigram => {
-            build(path, class, config, bytes, |model, normalizer, special_tokens, config| {
-                unigram_parts(path, class.names[0], model, &normalizer, special_tokens, config)
+            build(path, class, config, bytes, |model: UnigramVocab, normalizer, special_tokens, config| {
+                unigram_parts(path, class.names[0], model.vocab, &normalizer, special_tokens, config)
             })
         }
     }
 }
 
+/// The name of the class that the files name, else of that of the model type.
+pub(super) fn chosen_class_name(config: &TokenizerConfig) -> Option<&str> {
+    let by_model_type =
+        CLASS_OF_MODEL_TYPE.iter().find(|(model_type, _)| config.model_type.as_deref() == Some(model_type));
+    class_name(config, by_model_type.map(|(_, class)| *class))
+}
+
 /// The class that the files name, as `AutoTokenizer` chooses it. Returns `None` for a class that takes the
 /// whole file.
 fn tokenizer_class(config: &TokenizerConfig, bytes: &[u8]) -> Option<&'static TokenizerClass> {
-    let by_model_type =
-        CLASS_OF_MODEL_TYPE.iter().find(|(model_type, _)| config.model_type.as_deref() == Some(model_type));
-    let name = class_name(config, by_model_type.map(|(_, class)| *class))?;
+    let name = chosen_class_name(config)?;
     // Files of Llama 3 have the class of Llama 2.
     let is_byte_level = || str::from_utf8(bytes).is_ok_and(|json| json.contains("\"ByteLevel\""));
     if name == LLAMA && is_byte_level() {
@@ -171,11 +176,12 @@ fn build<M: DeserializeOwned>(
     Ok(Some(ClassTokenizer { tokenizer, unk_token }))
 }
 
-/// The parts of the classes with a Unigram model, which transformers converts from a SentencePiece file.
-fn unigram_parts(
+/// The parts of the classes with a Unigram model of these pieces and their log probabilities; `normalizer` is
+/// that of the file, of which the character map counts.
+pub(super) fn unigram_parts(
     path: &Path,
     class: &str,
-    UnigramVocab { vocab, .. }: UnigramVocab,
+    vocab: Vec<(String, f64)>,
     normalizer: &Value,
     special_tokens: &SpecialTokens,
     config: &TokenizerConfig,
@@ -193,7 +199,7 @@ fn unigram_parts(
 }
 
 /// The id of the unknown token.
-fn unigram_unk_id(
+pub(super) fn unigram_unk_id(
     class: &str,
     vocab: &[(String, f64)],
     special_tokens: &SpecialTokens,

@@ -23,6 +23,7 @@ use safetensors::SafeTensors;
 use sconce::engine::{RowOptions, Task, TaskInput};
 use sconce::hub::Source;
 use sconce::load::{ModelOptions, examine, load};
+use sconce::model::layout::tokenizer_in;
 use sconce::named::Named;
 use sconce::sys::console::{Console, Verbosity};
 use sconce::task::{Embedder, OnLong, VectorOptions};
@@ -279,6 +280,7 @@ fn damaged_files_of_a_tokenizer_are_parsed_or_refused() {
         ("vocab_txt", "/vocab.txt"),
         ("vocab_json", "/vocab.json"),
         ("merges_txt", "/merges.txt"),
+        ("sentence_piece", ".model"),
         ("tokenizer_config", "/tokenizer_config.json"),
         ("special_tokens_map", "/special_tokens_map.json"),
         ("added_tokens", "/added_tokens.json"),
@@ -316,11 +318,7 @@ fn damaged_tokenizers_encode_or_are_refused() {
             let intact = fs::read(&path).unwrap();
             let bytes = damaged_file(rng, &intact);
             fs::write(&path, &bytes).unwrap();
-            let entry = ["tokenizer.json", "vocab.txt", "vocab.json"]
-                .map(|name| path.with_file_name(name))
-                .into_iter()
-                .find(|path| path.exists())
-                .unwrap();
+            let entry = tokenizer_in(path.parent().unwrap()).unwrap();
             let options = TokenizerOptions {
                 max_length: 16,
                 truncation_side: if rng.random() { TruncationSide::Left } else { TruncationSide::Right },

@@ -952,17 +952,42 @@ fn a_vocabulary_is_downloaded_with_its_merges() {
 }
 
 #[test]
-fn an_unsupported_tokenizer_is_refused_before_the_download() {
-    for (file, parts) in [
-        ("spiece.model", ["spiece.model", "SentencePiece", "AutoTokenizer.from_pretrained"]),
-        ("vocab.json", ["has no tokenizer.json", "vocab.json with merges.txt", "choose another model"]),
-    ] {
-        let hub = hub_with(|site| {
-            site.files.remove("tokenizer.json");
-            site.files.insert(file.into(), b"{}".into());
-        });
-        assert_refused_early(&User::of(&hub), &hub, &[&[MODEL], &parts[..]].concat());
-    }
+fn a_sentence_piece_model_is_downloaded_without_another_tokenizer() {
+    let model = fs::read(fixture("tokenizers/spm-albert/spiece.model")).expect("a fixture");
+    let hub = hub_with(|site| {
+        site.files.remove("tokenizer.json");
+        for name in ["spiece.model", "spm.model"] {
+            site.files.insert(name.into(), model.clone());
+        }
+        site.files
+            .insert("tokenizer_config.json".into(), br#"{"tokenizer_class": "AlbertTokenizer"}"#.into());
+    });
+    let user = User::of(&hub);
+    let first = user.run(&["embed", "--model", MODEL, "a lamp"]);
+    assert_eq!(first.status.code(), Some(0), "{}", stderr(&first));
+    let found = tree(&user.snapshot());
+    assert!(found.iter().any(|file| file == "spiece.model"), "{found:?}");
+    assert!(!found.iter().any(|file| file == "spm.model"), "{found:?}");
+    hub.requests();
+    let offline = user.run(&["embed", "--model", MODEL, "--offline", "a lamp"]);
+    assert_eq!(offline.status.code(), Some(0));
+    assert_eq!(hub.requests().len(), 0);
+}
+
+#[test]
+fn a_model_without_a_tokenizer_is_refused_before_the_download() {
+    let parts = [
+        MODEL,
+        "has no tokenizer.json",
+        "vocab.json with merges.txt",
+        "spiece.model",
+        "choose another model",
+    ];
+    let hub = hub_with(|site| {
+        site.files.remove("tokenizer.json");
+        site.files.insert("vocab.json".into(), b"{}".into());
+    });
+    assert_refused_early(&User::of(&hub), &hub, &parts);
 }
 
 #[test]

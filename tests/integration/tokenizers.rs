@@ -1,12 +1,14 @@
-//! Tokenizers from a `tokenizer.json` and the files next to it, from a `vocab.txt`, and from a `vocab.json`
-//! with `merges.txt`: the token ids are those of `AutoTokenizer` of transformers, and unusable files are
-//! errors that name the file.
+//! Tokenizers from a `tokenizer.json` and the files next to it, from a `vocab.txt`, from a `vocab.json` with
+//! `merges.txt`, and from a SentencePiece model: the token ids are those of `AutoTokenizer` of transformers,
+//! and unusable files are errors that name the file.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
+use crate::support::fuzz_targets::check_sentence;
 use crate::support::{assert_fails, embed, embedding, fixture, rows, sconce};
+use sconce::model::layout::tokenizer_in;
 use sconce::text::{PairTruncation, Tokenizer, TokenizerOptions, TruncationSide};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -26,12 +28,6 @@ fn ids(list: &Value) -> Vec<u32> {
     list.as_array().expect("a list").iter().map(|id| id.as_u64().expect("an id") as u32).collect()
 }
 
-/// The file of a tokenizer in a folder.
-fn vocabulary(folder: &Path) -> PathBuf {
-    let files = ["tokenizer.json", "vocab.txt", "vocab.json"].map(|name| folder.join(name));
-    files.into_iter().find(|file| file.exists()).expect("a vocabulary")
-}
-
 #[test]
 fn ids_and_token_type_ids_are_those_of_transformers() {
     let texts = read_json(&fixture("tokenizers/texts.json"));
@@ -42,7 +38,8 @@ fn ids_and_token_type_ids_are_those_of_transformers() {
         if !folder.is_dir() {
             continue;
         }
-        let tokenizer = Tokenizer::read(&vocabulary(&folder), &OPTIONS).expect("a tokenizer");
+        let tokenizer =
+            Tokenizer::read(&tokenizer_in(&folder).expect("a vocabulary"), &OPTIONS).expect("a tokenizer");
         let goldens = read_json(&folder.join("goldens.json"));
         let goldens = goldens.as_array().expect("a list");
         assert_eq!(goldens.len(), texts.len());
@@ -65,17 +62,18 @@ fn ids_and_token_type_ids_are_those_of_transformers() {
         }
         models += 1;
     }
-    assert!(models >= 64, "{models} tokenizers");
+    assert!(models >= 78, "{models} tokenizers");
 }
 
 #[test]
 fn decoded_tokens_are_those_of_transformers() {
     let decoded = read_json(&fixture("tokenizers/decoded.json"));
     let decoded = decoded.as_object().expect("an object");
-    assert_eq!(decoded.len(), 16);
+    assert_eq!(decoded.len(), 20);
     for (name, texts) in decoded {
         let folder = fixture("tokenizers").join(name);
-        let tokenizer = Tokenizer::read(&vocabulary(&folder), &OPTIONS).expect("a tokenizer");
+        let tokenizer =
+            Tokenizer::read(&tokenizer_in(&folder).expect("a vocabulary"), &OPTIONS).expect("a tokenizer");
         let texts = texts.as_array().expect("a list");
         assert_eq!(tokenizer.vocab_size(), texts.len(), "{name}");
         for (id, text) in (0..).zip(texts) {
@@ -289,11 +287,106 @@ fn a_model_without_a_tokenizer_is_an_error_that_names_the_usable_files() {
     assert_fails(&folder.run(), 1, &parts);
     let folder = folder.with("vocab.json", "{}");
     assert_fails(&folder.run(), 1, &parts);
-    for name in ["sentencepiece.bpe.model", "spiece.model", "spm.model", "tokenizer.model"] {
-        let folder = Folder::model().with(name, "pieces");
-        rows(&folder.run());
+}
+
+/// A SentencePiece model is taken where there is no vocabulary in another form.
+#[test]
+fn a_sentence_piece_model_is_the_last_choice() {
+    let albert = fs::read(fixture("tokenizers/spm-albert/spiece.model")).expect("a fixture");
+    let config = json!({"tokenizer_class": "AlbertTokenizer"});
+    for name in ["spiece.model", "tokenizer.model"] {
+        let expected = embedding(&rows(&Folder::model().run())[0]);
+        let folder = Folder::model().with(name, &albert);
+        assert_eq!(embedding(&rows(&folder.run())[0]), expected);
         fs::remove_file(folder.path("vocab.txt")).expect("a file");
-        assert_fails(&folder.run(), 1, &[name, "SentencePiece", REMEDY]);
-        assert_fails(&folder.embed(name), 1, &[name, "SentencePiece", REMEDY]);
+        let folder = folder.with_config(config.clone());
+        let by_model = embedding(&rows(&folder.run())[0]);
+        assert_ne!(by_model, expected);
+        let tokenizer = folder.path(name);
+        let by_file = embed("bert-tiny", ["--tokenizer".as_ref(), tokenizer.as_os_str(), TEXT.as_ref()]);
+        assert_eq!(embedding(&rows(&by_file)[0]), by_model);
     }
+    // The file of every class has precedence, as in transformers.
+    let folder = Folder::model().with("spiece.model", "no pieces").with("tokenizer.model", &albert);
+    fs::remove_file(folder.path("vocab.txt")).expect("a file");
+    rows(&folder.with_config(config).run());
+}
+
+/// The error of reading a tokenizer: a sentence that names a file of its folder.
+fn refusal(folder: &Folder, file: &str) -> String {
+    let error = Tokenizer::read(&folder.path(file), &OPTIONS).map(drop).expect_err("an error");
+    let message = format!("{error:#}");
+    check_sentence(&message, b"");
+    assert!(message.contains(&*folder.0.path().to_string_lossy()), "{message}");
+    message
+}
+
+#[test]
+fn an_unusable_sentence_piece_model_is_an_error() {
+    let folder = || Folder::of("tokenizers/spm-xlm-roberta");
+    let file = "sentencepiece.bpe.model";
+    let intact = fs::read(folder().path(file)).expect("a fixture");
+    let with = |rest: &[u8]| [&intact, rest].concat();
+    let again = "download it again";
+    for (bytes, part, remedy) in [
+        (vec![], "it has no pieces", again),
+        (b"IQ== 0\nIg== 1\n".to_vec(), "cannot parse", again),
+        (intact[..intact.len() - 1].to_vec(), "a field of", again),
+        (intact[..100].to_vec(), "a field of", again),
+        (with(&[0x0a]), "ends within an integer", again),
+        (with(b"\x0a\x05\x0a\x03<s>"), "\"<s>\" again", again),
+        (with(&[0x12, 2, 0x18, 3]), "its pieces are words", REMEDY),
+        (with(&[0x12, 2, 0x18, 2]), "it is a BPE model", REMEDY),
+        (with(&[0x1a, 3, 0x12, 1, 7]), "cannot build a tokenizer", "download the model again"),
+    ] {
+        let message = refusal(&folder().with(file, bytes), file);
+        assert!(message.contains(part) && message.contains(remedy), "{part}: {message}");
+    }
+    let gone = folder();
+    fs::remove_file(gone.path(file)).expect("a file");
+    assert!(refusal(&gone, file).contains("cannot read"));
+    let null = folder().with_config(json!({"pad_token": null}));
+    assert!(refusal(&null, file).contains("XLMRobertaTokenizer needs a pad_token"));
+}
+
+/// A class gets only models that it reads as they were trained.
+#[test]
+fn a_sentence_piece_model_of_another_class_is_an_error() {
+    let of_class = |name: &str| json!({"tokenizer_class": name});
+    let unk = |class: &str, token: Value| json!({"tokenizer_class": class, "unk_token": token});
+    let begun = json!({"tokenizer_class": "AlbertTokenizer", "add_bos_token": true});
+    let model = |name: &str| {
+        let folder = Folder::of(&format!("tokenizers/{name}"));
+        fs::read(tokenizer_in(folder.0.path()).expect("a tokenizer")).expect("a fixture")
+    };
+    let user_defined = b"\x0a\x10\x0a\x0c<extra_id_3>\x18\x04".to_vec();
+    let with_first = [b"\x0a\x04\x0a\x02q8".to_vec(), model("spm-camembert")].concat();
+    let with_extra = [model("spm-t5"), user_defined].concat();
+    for (bytes, config, part) in [
+        (model("spm-albert"), of_class("BertJapaneseTokenizer"), "cannot build a BertJapaneseTokenizer"),
+        (model("spm-albert"), of_class("PreTrainedTokenizerFast"), "cannot build a PreTrainedTokenizer"),
+        (model("spm-albert"), json!({}), "name no tokenizer_class"),
+        (model("spm-albert"), of_class("T5Tokenizer"), "has the id 1, and the class has 2"),
+        (model("spm-albert"), of_class("CamembertTokenizer"), "its unknown token has the id 1"),
+        (model("spm-deberta-v2"), of_class("XLMRobertaTokenizer"), "its unknown token has the id 3"),
+        (with_first, of_class("CamembertTokenizer"), "\"q8\" is among the first 1"),
+        (model("spm-llama"), of_class("XLMRobertaTokenizer"), "it is a BPE model"),
+        (model("spm-albert"), of_class("GemmaTokenizer"), "it is a Unigram model"),
+        (model("spm-gemma"), unk("GemmaTokenizer", json!("<mask>")), "and unk_token is \"<mask>\""),
+        (model("spm-gemma"), unk("GemmaTokenizer", json!(null)), "and unk_token is null"),
+        (model("spm-deberta-v2"), unk("DebertaV2Tokenizer", json!("<a>")), "the id 3, and the class has 1"),
+        (model("spm-albert"), begun, "add_bos_token of tokenizer_config.json"),
+        (with_extra.clone(), of_class("T5Tokenizer"), "the piece \"<extra_id_3>\" already"),
+    ] {
+        let folder = Folder(tempfile::tempdir().expect("a folder")).with("tokenizer.model", bytes);
+        let message = refusal(&folder.with_config(config), "tokenizer.model");
+        assert!(message.contains(part) && message.contains(REMEDY), "{part}: {message}");
+    }
+    let without_extra = json!({"tokenizer_class": "T5Tokenizer", "extra_ids": 0});
+    let folder = Folder::of("tokenizers/spm-t5").with("spiece.model", with_extra).with_config(without_extra);
+    assert!(Tokenizer::read(&folder.path("spiece.model"), &OPTIONS).is_ok());
+    let many = Folder::of("tokenizers/spm-t5").with_config(json!({"extra_ids": 1_000_000}));
+    assert!(refusal(&many, "spiece.model").contains("\"extra_ids\" is 1000000"));
+    let other_name = Folder::of("tokenizers/spm-albert").with_config(of_class("XLMRobertaTokenizer"));
+    assert!(refusal(&other_name, "spiece.model").contains("sentencepiece.bpe.model or tokenizer.model"));
 }

@@ -49,7 +49,8 @@ targets! {
     config, safetensors_header, safetensors_index, pytorch_checkpoint,
     modules, model_settings, transformer_config, pooling_config, dense_config, layer_norm_config, normalize_config,
     // Files of a tokenizer.
-    tokenizer_json, vocab_txt, vocab_json, merges_txt, tokenizer_config, special_tokens_map, added_tokens, chat_template,
+    tokenizer_json, vocab_txt, vocab_json, merges_txt, sentence_piece, tokenizer_config, special_tokens_map, added_tokens,
+    chat_template,
     // Files beside an output.
     manifest, completed_run, ledger, output_metadata,
     // Vector files.
@@ -515,6 +516,21 @@ const BYTE_PAIRS: &[(&str, &[u8])] = &[
     ("config.json", include_bytes!("../../fixtures/tokenizers/roberta-plain/config.json")),
 ];
 
+/// A SentencePiece model with Unigram probabilities.
+const PIECES: &[(&str, &[u8])] = &[
+    ("spiece.model", include_bytes!("../../fixtures/tokenizers/spm-albert-cased/spiece.model")),
+    (
+        "tokenizer_config.json",
+        include_bytes!("../../fixtures/tokenizers/spm-albert-cased/tokenizer_config.json"),
+    ),
+];
+
+/// A SentencePiece model of a BPE.
+const PIECE_PAIRS: &[(&str, &[u8])] = &[
+    ("tokenizer.model", include_bytes!("../../fixtures/tokenizers/spm-llama/tokenizer.model")),
+    ("tokenizer_config.json", include_bytes!("../../fixtures/tokenizers/spm-llama/tokenizer_config.json")),
+];
+
 /// A `tokenizer.json` and its settings.
 const COMPLETE_TOKENIZER: &[(&str, &[u8])] = &[
     ("tokenizer.json", include_bytes!("../../fixtures/tokenizers/json-bert-special-map/tokenizer.json")),
@@ -591,15 +607,21 @@ fn merges_txt(bytes: &[u8]) -> bool {
     read_tokenizer(BYTE_PAIRS, "merges.txt", bytes)
 }
 
+/// A SentencePiece model, for classes with models of both kinds.
+fn sentence_piece(bytes: &[u8]) -> bool {
+    let kinds = [PIECES, PIECE_PAIRS];
+    kinds.into_iter().fold(false, |any, files| read_tokenizer(files, files[0].0, bytes) | any)
+}
+
 /// `tokenizer_config.json`, beside each kind of tokenizer.
 fn tokenizer_config(bytes: &[u8]) -> bool {
-    let kinds = [WORD_PIECE, BYTE_PAIRS, COMPLETE_TOKENIZER];
+    let kinds = [WORD_PIECE, BYTE_PAIRS, PIECES, COMPLETE_TOKENIZER];
     kinds.into_iter().fold(false, |any, files| read_tokenizer(files, "tokenizer_config.json", bytes) | any)
 }
 
 /// `special_tokens_map.json`, beside each kind of tokenizer.
 fn special_tokens_map(bytes: &[u8]) -> bool {
-    let kinds = [WORD_PIECE, BYTE_PAIRS, COMPLETE_TOKENIZER];
+    let kinds = [WORD_PIECE, BYTE_PAIRS, PIECES, COMPLETE_TOKENIZER];
     kinds.into_iter().fold(false, |any, files| read_tokenizer(files, "special_tokens_map.json", bytes) | any)
 }
 

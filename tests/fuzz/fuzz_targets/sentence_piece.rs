@@ -1,0 +1,2 @@
+#![no_main]
+sconce_fuzz::fuzz_target!("sentence_piece");
