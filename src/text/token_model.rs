@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::mem;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
 use serde::de::Error;
@@ -23,9 +25,68 @@ pub(super) type LibraryTokenizer =
 /// How a tokenizer splits words into tokens.
 pub(super) enum TokenModel {
     Bpe(BPE),
-    Unigram(Unigram),
+    Unigram(UnigramModel),
     WordLevel(WordLevel),
     WordPiece(WordPiece),
+}
+
+/// A Unigram model, which is left in memory if it has long pieces: the library drops its trie of pieces by a
+/// recursion of as many calls as the longest piece has bytes. A tokenizer with such a model is refused.
+pub(super) struct UnigramModel(Option<Unigram>);
+
+/// Bytes of a piece for which a recursion fits into the stack of any thread.
+const MAX_DROPPED_BYTES: usize = 1024;
+
+impl UnigramModel {
+    /// The bytes of the longest piece.
+    pub(super) fn longest_piece(&self) -> usize {
+        self.iter().map(|(piece, _)| piece.len()).max().unwrap_or(0)
+    }
+}
+
+impl From<Unigram> for UnigramModel {
+    fn from(model: Unigram) -> Self {
+        UnigramModel(Some(model))
+    }
+}
+
+impl Deref for UnigramModel {
+    type Target = Unigram;
+
+    fn deref(&self) -> &Unigram {
+        self.0.as_ref().expect("the model is there until it is dropped")
+    }
+}
+
+impl Drop for UnigramModel {
+    fn drop(&mut self) {
+        if self.longest_piece() > MAX_DROPPED_BYTES {
+            mem::forget(self.0.take());
+        }
+    }
+}
+
+/// The pieces of a Unigram model in a `tokenizer.json`.
+#[derive(Deserialize)]
+struct Pieces<'a> {
+    #[serde(borrow)]
+    vocab: Vec<(Cow<'a, str>, f64)>,
+}
+
+/// Whether JSON is a Unigram model, of any release, that the library must not read: it would drop it.
+fn has_long_pieces(json: &str) -> bool {
+    let is_long = |pieces: Pieces| pieces.vocab.iter().any(|(piece, _)| piece.len() > MAX_DROPPED_BYTES);
+    serde_json::from_str(json).is_ok_and(is_long)
+}
+
+/// Whether a `tokenizer.json` has such a model.
+pub(super) fn has_model_of_long_pieces(bytes: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    struct File<'a> {
+        #[serde(borrow)]
+        model: &'a RawValue,
+    }
+    serde_json::from_slice(bytes).is_ok_and(|file: File| has_long_pieces(file.model.get()))
 }
 
 impl TokenModel {
@@ -44,7 +105,7 @@ impl TokenModel {
         match self {
             TokenModel::Bpe(model) => model.unk_token.clone(),
             TokenModel::Unigram(model) => {
-                let fields = serde_json::to_value(model).ok()?;
+                let fields = serde_json::to_value(&**model).ok()?;
                 model.id_to_token(u32::try_from(fields.get("unk_id")?.as_u64()?).ok()?)
             }
             TokenModel::WordLevel(model) => Some(model.unk_token.clone()),
@@ -57,7 +118,7 @@ impl From<ModelWrapper> for TokenModel {
     fn from(model: ModelWrapper) -> Self {
         match model {
             ModelWrapper::BPE(model) => TokenModel::Bpe(model),
-            ModelWrapper::Unigram(model) => TokenModel::Unigram(model),
+            ModelWrapper::Unigram(model) => TokenModel::Unigram(model.into()),
             ModelWrapper::WordLevel(model) => TokenModel::WordLevel(model),
             ModelWrapper::WordPiece(model) => TokenModel::WordPiece(model.into()),
         }
@@ -83,13 +144,17 @@ impl<'de> Deserialize<'de> for TokenModel {
         let json = <&RawValue>::deserialize(deserializer)?.get();
         let model = match model_type(json).as_deref() {
             Some("BPE") => serde_json::from_str(json).ok().map(TokenModel::Bpe),
-            Some("Unigram") => serde_json::from_str(json).ok().map(TokenModel::Unigram),
+            Some("Unigram") => {
+                serde_json::from_str(json).ok().map(|model: Unigram| TokenModel::Unigram(model.into()))
+            }
             Some("WordPiece") => serde_json::from_str(json).ok().map(TokenModel::WordPiece),
             _ => None,
         };
         // The library reads the files of its first releases, too, which have no type.
-        let by_library =
-            || serde_json::from_str::<ModelWrapper>(json).map(Self::from).map_err(D::Error::custom);
+        let by_library = || match has_long_pieces(json) {
+            true => Err(D::Error::custom("its Unigram model has very long pieces")),
+            false => serde_json::from_str::<ModelWrapper>(json).map(Self::from).map_err(D::Error::custom),
+        };
         model.map_or_else(by_library, Ok)
     }
 }

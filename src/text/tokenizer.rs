@@ -37,7 +37,7 @@ use tokenizers::{
 use super::alignment::Alignment;
 use super::character_map::longest_replacement;
 use super::sentence_piece::MAX_PIECE_BYTES;
-use super::token_model::{LibraryTokenizer, TokenModel};
+use super::token_model::{LibraryTokenizer, TokenModel, has_model_of_long_pieces};
 use super::tokenizer_class::ClassTokenizer;
 use super::tokenizer_config::TokenizerConfig;
 use super::{pieces, sentence_piece_files, tokenizer_json, vocab_files};
@@ -156,6 +156,9 @@ type ReadVocabulary = fn(&Path, &TokenizerConfig) -> Result<ClassTokenizer>;
 /// Parses a `tokenizer.json`.
 fn parse(bytes: &[u8]) -> serde_json::Result<LibraryTokenizer> {
     serde_json::from_slice::<LibraryTokenizer>(bytes).map_err(|error| {
+        if has_model_of_long_pieces(bytes) {
+            return error;
+        }
         // The library gives the line of an error in the model, too.
         serde_json::from_slice::<tokenizers::Tokenizer>(bytes).err().unwrap_or(error)
     })
@@ -730,7 +733,7 @@ fn check_growth(tokenizer: &LibraryTokenizer) -> Result<()> {
         bail!("its normalizer makes more than {MAX_GROWTH} bytes of one");
     }
     if let TokenModel::Unigram(model) = tokenizer.get_model() {
-        let longest = model.iter().map(|(piece, _)| piece.len()).max().unwrap_or(0);
+        let longest = model.longest_piece();
         if longest > MAX_PIECE_BYTES {
             bail!(
                 "its Unigram model has a piece of {longest} bytes, and at most {MAX_PIECE_BYTES} are supported"
@@ -915,9 +918,10 @@ mod tests {
         }
         assert!(count > 40 && cuts > 10_000, "{count} tokenizers, {cuts} cuts");
         whole.sort_unstable();
-        // The tokens of ESM are cut by an expression of their own; the normalizers of the others put a prefix
-        // before each text.
-        assert_eq!(whole, ["esm", "esm-pieces", "json-llama-classless", "json-mistral"]);
+        // The tokens of ESM are cut by an expression of their own; BigBird's normalizer makes one word of
+        // spaces; those of the others put a prefix before each text.
+        let expected = ["esm", "esm-pieces", "json-big-bird", "json-llama-classless", "json-mistral"];
+        assert_eq!(whole, expected);
     }
 
     #[test]
@@ -1032,6 +1036,30 @@ mod tests {
         assert_eq!(file("", &unigram(256)), Ok(()));
         let refused = "its Unigram model has a piece of 257 bytes, and at most 256 are supported";
         assert_eq!(file("", &unigram(257)), Err(refused.into()));
+    }
+
+    /// On a thread with a small stack: the library's trie of such a model is dropped by a recursion.
+    #[test]
+    fn a_piece_of_any_length_is_refused() {
+        let piece = "a".repeat(1_000_000);
+        let typed = format!(r#"{{"type": "Unigram", "unk_id": 0, "vocab": [["{piece}", -1.0]]}}"#);
+        let untyped = typed.replace(r#""type": "Unigram", "#, "");
+        let file = |model: &str, after: &str| format!(r#"{{"version": "1.0", "model": {model}{after}}}"#);
+        let read = |json: String| {
+            let tokenizer = parse(json.as_bytes()).map_err(|error| error.to_string())?;
+            Tokenizer::new(tokenizer, &NO_LIMIT).map(drop).map_err(|error| error.to_string())
+        };
+        let outcomes = [
+            read(file(&typed, "")),
+            read(file(&untyped, "")),
+            read(file(&typed, r#", "normalizer": 3"#)),
+            read(file(&untyped, r#", "normalizer": 3"#)),
+        ];
+        let reasons = ["a piece of 1000000 bytes", "very long pieces", "", "very long pieces"];
+        for (outcome, reason) in outcomes.into_iter().zip(reasons) {
+            let error = outcome.unwrap_err();
+            assert!(error.contains(reason), "{error}");
+        }
     }
 
     /// The vocabulary and what some texts become, or the error.

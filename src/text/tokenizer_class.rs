@@ -224,6 +224,20 @@ pub(super) const CLASSES: &[TokenizerClass] = &[
         template: Template::Bert,
     },
     TokenizerClass {
+        names: &["BigBirdTokenizer"],
+        model: ModelType::Unigram,
+        special_tokens: &[
+            ("bos_token", "<s>"),
+            ("eos_token", "</s>"),
+            ("unk_token", "<unk>"),
+            ("sep_token", "[SEP]"),
+            ("pad_token", "<pad>"),
+            ("cls_token", "[CLS]"),
+            ("mask_token", "[MASK]"),
+        ],
+        template: Template::Bert,
+    },
+    TokenizerClass {
         names: &["RemBertTokenizer"],
         model: ModelType::Unigram,
         special_tokens: ALBERT_TOKENS,

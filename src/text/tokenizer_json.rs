@@ -29,6 +29,7 @@ use super::word_piece::WordPiece;
 const CLASS_OF_MODEL_TYPE: &[(&str, &str)] = &[
     ("albert", "AlbertTokenizer"),
     ("bert", "BertTokenizer"),
+    ("big_bird", "BigBirdTokenizer"),
     ("camembert", "CamembertTokenizer"),
     ("clip", CLIP),
     ("data2vec-text", "RobertaTokenizer"),
@@ -59,6 +60,9 @@ const CLASS_OF_MODEL_TYPE: &[(&str, &str)] = &[
     ("xlm-roberta", "XLMRobertaTokenizer"),
     ("xlm-roberta-xl", BACKEND_CLASS),
 ];
+
+/// The id of the unknown token in BigBird's vocabulary.
+const BIG_BIRD_UNK_ID: usize = 100;
 
 /// The parts of a `tokenizer.json` that a class uses, with a model of its type.
 #[derive(Deserialize)]
@@ -195,7 +199,7 @@ pub(super) fn unigram_parts(
             path.display()
         )
     })?;
-    Ok(Parts { model: TokenModel::Unigram(model), normalizer, pre_tokenizer, decoder })
+    Ok(Parts { model: TokenModel::Unigram(model.into()), normalizer, pre_tokenizer, decoder })
 }
 
 /// The id of the unknown token.
@@ -210,6 +214,10 @@ pub(super) fn unigram_unk_id(
         "XLMRobertaTokenizer" => 3,
         "CamembertTokenizer" => vocab.iter().position(|(piece, _)| piece == unk_token).unwrap_or(0),
         "RemBertTokenizer" | "T5Tokenizer" => 2,
+        "BigBirdTokenizer" => vocab
+            .iter()
+            .position(|(piece, score)| piece == unk_token && *score == 0.0)
+            .unwrap_or(BIG_BIRD_UNK_ID),
         "DebertaV2Tokenizer" => {
             match vocab.iter().position(|(piece, score)| piece == unk_token && *score == 0.0) {
                 Some(id) => id,
@@ -243,6 +251,7 @@ fn unigram_normalizer(class: &str, normalizer: &Value, config: &TokenizerConfig)
             let spaces = vec![replace_with_space(" {2,}")];
             [quotes(), spaces, strip_accents_and_lowercase(true, false)?].concat()
         }
+        "BigBirdTokenizer" => vec![json!({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": "▁"})],
         "DebertaV2Tokenizer" => {
             let lowercase = config.bool("do_lower_case", false)?.then(lowercase);
             let white_space = replace_with_space(r"\s{2,}|[\n\r\t]");
@@ -251,7 +260,7 @@ fn unigram_normalizer(class: &str, normalizer: &Value, config: &TokenizerConfig)
         }
         _ => Vec::new(),
     };
-    if class != "DebertaV2Tokenizer" {
+    if !["BigBirdTokenizer", "DebertaV2Tokenizer"].contains(&class) {
         steps.extend(precompiled_normalizer(normalizer));
     }
     if steps.is_empty() {
@@ -269,7 +278,7 @@ fn unigram_words(class: &str, config: &TokenizerConfig) -> Result<(Value, Value)
     };
     let sequence = |steps: Vec<Value>| json!({"type": "Sequence", "pretokenizers": steps});
     let pre_tokenizer = match class {
-        "RemBertTokenizer" => metaspace.clone(),
+        "BigBirdTokenizer" | "RemBertTokenizer" => metaspace.clone(),
         "DebertaV2Tokenizer" => {
             let punctuation = json!({"type": "Punctuation", "behavior": "Isolated"});
             let punctuation = config.bool("split_by_punct", false)?.then_some(punctuation);
