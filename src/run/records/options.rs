@@ -119,10 +119,7 @@ impl Input {
 
     /// Whether reading may wait for a writer: standard input, or a named pipe.
     pub(super) fn is_stream(&self) -> bool {
-        self.sources().iter().any(|source| match &source.path {
-            InputPath::Stdin => true,
-            InputPath::File(path) => !path.is_file(),
-        })
+        self.sources().iter().any(Source::is_stream)
     }
 
     /// Whether all inputs are Arrow files or streams.
