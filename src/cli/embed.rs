@@ -9,10 +9,11 @@ use clap::builder::{NonEmptyStringValueParser, PossibleValue, TypedValueParser};
 
 use super::args::{ModelArgs, VectorArgs, number};
 use super::choice::{choices, named, one_of};
-use super::records::{RecordArgs, records};
+use super::records::{OnError, RecordArgs, records};
 use super::resolve::{console, embedding_model, vectors};
 use super::scores::needs_truncation;
 use crate::error::UsageError;
+use crate::job::Changes;
 use crate::load::ModelOptions;
 use crate::named::Named;
 use crate::nn::{OutputKind, Pooling};
@@ -42,8 +43,17 @@ pub(super) struct EmbedArgs {
     /// Add rows to the output file for the records that it has none of yet, in jsonl, csv, parquet or arrow.
     /// The column record_hash tells which; the first run with --append writes it, too. Rows of records that
     /// are no longer in the input stay
-    #[arg(long, conflicts_with = "shard", requires = "output", help_heading = "Output")]
+    #[arg(long, requires = "output", help_heading = "Output")]
     pub append: bool,
+
+    /// With --append, encode records anew whose text or kept fields have changed since, by id, in place of
+    /// the rows that the output has of them
+    #[arg(long, conflicts_with = "shard", requires = "append", help_heading = "Output")]
+    pub update: bool,
+
+    /// With --append, remove the rows of records whose id is no longer in the input
+    #[arg(long, conflicts_with = "shard", requires = "append", help_heading = "Output")]
+    pub delete: bool,
 
     /// Keep rows in the directory DIR, and take those of texts that an earlier run with --cache has encoded
     /// with the same model and options from there. Processes can share it
@@ -128,6 +138,15 @@ pub(super) struct OnLongArg {
 /// [`UsageError`] if arguments contradict each other.
 pub(super) fn options(args: EmbedArgs) -> Result<EmbedOptions> {
     check_long_text_options(&args)?;
+    let leaves_out = [
+        ("--limit", args.records.limit.is_some()),
+        ("--on-error skip", args.records.on_error == OnError::Skip),
+    ];
+    if let Some((option, _)) = leaves_out.into_iter().find(|(_, is_given)| args.delete && *is_given) {
+        bail!(UsageError(format!(
+            "--delete removes the rows of records that are not in the input, and {option} leaves records out; remove one of them"
+        )));
+    }
     let chunking = chunking(&args)?;
     let outputs = outputs(&args.outputs)?;
     let model = ModelOptions { outputs, ..embedding_model(&args.model, &args.vectors)? };
@@ -135,7 +154,7 @@ pub(super) fn options(args: EmbedArgs) -> Result<EmbedOptions> {
     let records = records(args.records, model, ("--pair-field", args.pair_field), verbosity)?;
     let records = RecordOptions {
         chunks: chunking.is_some(),
-        append: args.append.then(Append::default),
+        append: args.append.then(|| Append::new(Changes { update: args.update, delete: args.delete })),
         cache: args.cache,
         dry_run: args.dry_run,
         output: if args.dry_run { Target::Stdout } else { records.output },

@@ -26,13 +26,23 @@ struct JsonRow {
     record_hash: Option<String>,
 }
 
-/// Calls `visit` with the id, as text, and the hash of the record of each row; of a text with several chunks,
-/// for the first one. `chunks`: rows are to be added that are chunks.
+/// What a row tells of the record that it was made of.
+#[derive(Debug, Clone, Copy)]
+pub struct HashedRow<'a> {
+    /// The id of the record, as text.
+    pub id: Option<&'a str>,
+    /// The hash of the record.
+    pub hash: &'a str,
+    /// Whether the row is the first one of the record; the others are further chunks.
+    pub is_first: bool,
+}
+
+/// Calls `visit` with each row. `chunks`: rows are to be added that are chunks.
 pub fn for_each_record_hash(
     path: &Path,
     format: OutputFormat,
     chunks: bool,
-    mut visit: impl FnMut(Option<&str>, &str) -> Result<()>,
+    mut visit: impl FnMut(HashedRow) -> Result<()>,
 ) -> Result<()> {
     let missing = || {
         anyhow!(
@@ -49,10 +59,8 @@ pub fn for_each_record_hash(
                 let JsonRow { id, chunk, end_line, record_hash } =
                     serde_json::from_slice(&line).map_err(|error| malformed(path, &error))?;
                 check_lines(path, chunks && chunk.is_some(), end_line.is_some())?;
-                if chunk.unwrap_or(0) == 0 {
-                    let hash = record_hash.ok_or_else(missing)?;
-                    visit(id.as_ref().and_then(to_text).as_deref(), &hash)?;
-                }
+                let (id, hash) = (id.as_ref().and_then(to_text), record_hash.ok_or_else(missing)?);
+                visit(HashedRow { id: id.as_deref(), hash: &hash, is_first: chunk.unwrap_or(0) == 0 })?;
             }
         }
         OutputFormat::Csv => {
@@ -66,12 +74,11 @@ pub fn for_each_record_hash(
                 if row.len() != names.len() {
                     return Err(malformed(path, &"a row has more or fewer fields than the header"));
                 }
-                if chunk.is_none_or(|chunk| &row[chunk] == b"0") {
-                    let text =
-                        |column: usize| str::from_utf8(&row[column]).map_err(|error| malformed(path, &error));
-                    let id = id.map(text).transpose()?;
-                    visit(id.filter(|id| !id.is_empty()), text(hash)?)?;
-                }
+                let text =
+                    |column: usize| str::from_utf8(&row[column]).map_err(|error| malformed(path, &error));
+                let id = id.map(text).transpose()?.filter(|id| !id.is_empty());
+                let is_first = chunk.is_none_or(|chunk| &row[chunk] == b"0");
+                visit(HashedRow { id, hash: text(hash)?, is_first })?;
             }
         }
         _ => {
@@ -84,10 +91,10 @@ pub fn for_each_record_hash(
             let chunk = if schema.chunks { CHUNK } else { "" };
             let id = if schema.ids.is_some() { ID } else { "" };
             file.for_each_value([id, chunk, RECORD_HASH], |[id, chunk, hash]| {
-                if chunk.json().as_u64().is_some_and(|chunk| chunk > 0) {
-                    return Ok(());
-                }
-                visit(to_text(&id.json()).as_deref(), hash.json().as_str().ok_or_else(missing)?)
+                let (id, hash) = (id.json(), hash.json());
+                let id = to_text(&id);
+                let is_first = chunk.json().as_u64().unwrap_or(0) == 0;
+                visit(HashedRow { id: id.as_deref(), hash: hash.as_str().ok_or_else(missing)?, is_first })
             })?;
         }
     }

@@ -7,6 +7,7 @@ use std::slice::Iter;
 use anyhow::{Result, anyhow, bail};
 use arrow_array::RecordBatch;
 use arrow_schema::{DataType, FieldRef, Schema};
+use arrow_select::filter::filter_record_batch;
 
 use super::Kind;
 use super::columnar::{ColumnarFile, open_columnar};
@@ -57,10 +58,22 @@ impl RowFile {
         &self.schema
     }
 
-    /// Calls `f` with record batches of all rows, with all columns.
-    pub fn for_each_batch(&self, f: impl FnMut(&RecordBatch) -> Result<()>) -> Result<()> {
+    /// Calls `f` with record batches of all rows, with all columns. If `kept` is there, rows that it has
+    /// `false` for are left out.
+    pub fn for_each_batch(
+        &self,
+        mut kept: Option<&[bool]>,
+        mut f: impl FnMut(&RecordBatch) -> Result<()>,
+    ) -> Result<()> {
         let columns: Vec<usize> = (0..self.file.schema().fields().len()).collect();
-        self.for_each_batch_of(&columns, f)
+        self.for_each_batch_of(&columns, |batch| {
+            let Some(rows) = kept else { return f(batch) };
+            let Some((of_batch, rest)) = rows.split_at_checked(batch.num_rows()) else {
+                bail!("{} was changed while it was read; run the command again", self.name);
+            };
+            kept = Some(rest);
+            f(&filter_record_batch(batch, &of_batch.to_vec().into())?)
+        })
     }
 
     /// Calls `f` with the values of columns, given by their names, in each row; null where the file does not

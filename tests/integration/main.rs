@@ -74,4 +74,5 @@ mod tokenizers;
 mod towers;
 mod unified;
 mod unreadable;
+mod updates;
 mod verify;

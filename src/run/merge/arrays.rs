@@ -1,7 +1,7 @@
 //! Joins the arrays of npy, npz and safetensors files.
 
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Result, bail};
 
@@ -24,7 +24,7 @@ const BLOCK_ROWS: usize = 256;
 pub(super) fn join(
     lock: &OutputLock,
     format: OutputFormat,
-    inputs: &[PathBuf],
+    inputs: &[&Path],
     metadata: &FileMetadata,
 ) -> Result<()> {
     let schemas = inputs.iter().map(|path| schema(path, format, metadata)).collect::<Result<Vec<_>>>()?;

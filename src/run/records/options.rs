@@ -2,11 +2,12 @@
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use anyhow::Result;
 
 use crate::input::{Entries, Fields, Format, InputPath, KeptName, Source};
-use crate::job::{OnNull, OpenInput, Pace, Selection, StartMode};
+use crate::job::{Changes, FileRecords, OnNull, OpenInput, Pace, Selection, StartMode};
 use crate::load::ModelOptions;
 use crate::rows::OutputFormat;
 use crate::store::{SidecarPaths, Target};
@@ -62,10 +63,19 @@ pub struct TaskOptions<T> {
 }
 
 /// What a run with `--append` appends to.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Append {
     /// The file with the rows of earlier runs, if there is one.
     pub file: Option<PathBuf>,
+    /// The records of the file.
+    pub records: Arc<FileRecords>,
+}
+
+impl Append {
+    /// A run that changes the rows of a file that it has not looked for yet.
+    pub fn new(changes: Changes) -> Self {
+        Append { file: None, records: Arc::new(FileRecords::none(changes)) }
+    }
 }
 
 /// The texts.

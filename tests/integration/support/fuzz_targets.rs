@@ -332,7 +332,7 @@ fn record_hashes(bytes: &[u8]) -> bool {
     let path = folder.path().join("case.rows");
     fs::write(&path, bytes).expect("the file is written");
     let mut records = 0;
-    let read = for_each_record_hash(&path, format, true, |_, _| {
+    let read = for_each_record_hash(&path, format, true, |_| {
         records += 1;
         Ok(())
     });
