@@ -33,6 +33,7 @@ mod hub;
 mod hub_settings;
 mod input;
 mod inspect;
+mod kept_fields;
 mod kernels;
 mod layering;
 mod library;
