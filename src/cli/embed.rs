@@ -74,9 +74,13 @@ pub(super) struct EmbedArgs {
     #[arg(long, value_name = "NAME", conflicts_with = "outputs", value_parser = NonEmptyStringValueParser::new(), help_heading = "Output")]
     pub vector_column: Option<String>,
 
+    /// Name of the column of ids, in jsonl, csv, parquet and arrow [default: id]
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), help_heading = "Output")]
+    pub id_column: Option<String>,
+
     /// Data type of the stored vectors. int8: vector ≈ scale · values, with one scale per vector (npy and
     /// safetensors: unit vectors, so no scale is stored); binary: eight dimensions per int8, packbits(x > 0)
-    /// − 128
+    /// − 128; ubinary: per uint8, packbits(x > 0)
     #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = named::<OutputDtype>(), help_heading = "Output")]
     pub output_dtype: OutputDtype,
 
@@ -159,6 +163,7 @@ pub(super) fn options(args: EmbedArgs) -> Result<EmbedOptions> {
         dry_run: args.dry_run,
         output: if args.dry_run { Target::Stdout } else { records.output },
         vector_column: args.vector_column,
+        id_column: args.id_column,
         ..records
     };
     Ok(EmbedOptions {

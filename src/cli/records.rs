@@ -199,6 +199,7 @@ pub(super) fn records(
         dry_run: false,
         cache: None,
         vector_column: None,
+        id_column: None,
         // A user who names the format needs no hint that the input looks like another one.
         hints: args.input_format.0.is_none(),
         stats: args.stats.map(|path| with_shard(path, "--stats", args.shard)).transpose()?,

@@ -47,7 +47,7 @@ pub use concatenate::{JoinedFile, concatenate};
 pub use error::ReadError;
 pub use jsonl::write::write_json_rows;
 pub use lines::{VisitRow, read_line, strip_line_end, take_line};
-pub use record_hashes::{HashedRow, for_each_record_hash};
+pub use record_hashes::{HashedRow, HashedRows, for_each_record_hash};
 pub use row_file::RowFile;
 pub(crate) use row_file::has_no_lines;
 pub use sniff::{ByteOrder, Compression, Kind, sniff};

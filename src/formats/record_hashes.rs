@@ -5,26 +5,17 @@ use std::io::BufReader;
 use std::path::Path;
 
 use anyhow::{Result, anyhow, bail};
-use serde::Deserialize;
-use serde::de::IgnoredAny;
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use super::csv::CsvRows;
+use super::jsonl::find_fields;
 use super::lines::read_line;
 use super::row_file::{RowFile, has_no_lines};
 use crate::error::one_line;
-use crate::rows::columns::{CHUNK, END_LINE, ID, RECORD_HASH};
+use crate::rows::columns::{CHUNK, END_LINE, RECORD_HASH};
 use crate::rows::{OutputFormat, to_text};
 use crate::sys::regular_file;
-
-/// The fields of a jsonl row.
-#[derive(Deserialize)]
-struct JsonRow {
-    id: Option<Value>,
-    chunk: Option<u64>,
-    end_line: Option<IgnoredAny>,
-    record_hash: Option<String>,
-}
 
 /// What a row tells of the record that it was made of.
 #[derive(Debug, Clone, Copy)]
@@ -37,11 +28,21 @@ pub struct HashedRow<'a> {
     pub is_first: bool,
 }
 
-/// Calls `visit` with each row. `chunks`: rows are to be added that are chunks.
+/// Where rows have the records that they are made of.
+#[derive(Debug, Clone, Copy)]
+pub struct HashedRows<'a> {
+    /// The format of the file.
+    pub format: OutputFormat,
+    /// Whether rows are to be added that are chunks.
+    pub chunks: bool,
+    /// The name of the column of ids.
+    pub id_column: &'a str,
+}
+
+/// Calls `visit` with each row of a file.
 pub fn for_each_record_hash(
     path: &Path,
-    format: OutputFormat,
-    chunks: bool,
+    HashedRows { format, chunks, id_column }: HashedRows,
     mut visit: impl FnMut(HashedRow) -> Result<()>,
 ) -> Result<()> {
     let missing = || {
@@ -56,18 +57,22 @@ pub fn for_each_record_hash(
             let file = regular_file::open(path).map_err(|error| malformed(path, &error))?;
             let (mut reader, mut line) = (BufReader::new(file), Vec::new());
             while read_line(&mut reader, &mut line).map_err(|error| malformed(path, &error))? {
-                let JsonRow { id, chunk, end_line, record_hash } =
-                    serde_json::from_slice(&line).map_err(|error| malformed(path, &error))?;
-                check_lines(path, chunks && chunk.is_some(), end_line.is_some())?;
-                let (id, hash) = (id.as_ref().and_then(to_text), record_hash.ok_or_else(missing)?);
-                visit(HashedRow { id: id.as_deref(), hash: &hash, is_first: chunk.unwrap_or(0) == 0 })?;
+                let line = str::from_utf8(&line).map_err(|error| malformed(path, &error))?;
+                let fields = find_fields(line, &mut |_| {}, &[id_column, CHUNK, END_LINE, RECORD_HASH])
+                    .and_then(|fields| fields.into_iter().map(value).collect::<Result<Vec<_>, _>>())
+                    .map_err(|error| malformed(path, &error))?;
+                let [id, chunk, end_line, hash] = &fields[..] else { unreachable!("four fields are wanted") };
+                let chunk = chunk.as_u64();
+                check_lines(path, chunks && chunk.is_some(), !end_line.is_null())?;
+                let (id, hash) = (to_text(id), hash.as_str().ok_or_else(missing)?);
+                visit(HashedRow { id: id.as_deref(), hash, is_first: chunk.unwrap_or(0) == 0 })?;
             }
         }
         OutputFormat::Csv => {
             let mut rows = CsvRows::open(path).map_err(|error| malformed(path, &error))?;
             let (names, _) = rows.header().map_err(|error| malformed(path, &error))?;
             let column = |name: &str| names.iter().position(|column| column == name);
-            let (id, chunk) = (column(ID), column(CHUNK));
+            let (id, chunk) = (column(id_column), column(CHUNK));
             let hash = column(RECORD_HASH).ok_or_else(missing)?;
             check_lines(path, chunks && chunk.is_some(), column(END_LINE).is_some())?;
             while let Some(row) = rows.read().map_err(|error| malformed(path, &error))? {
@@ -89,7 +94,7 @@ pub fn for_each_record_hash(
             }
             // Without chunks or ids, a kept column may have the name.
             let chunk = if schema.chunks { CHUNK } else { "" };
-            let id = if schema.ids.is_some() { ID } else { "" };
+            let id = if schema.ids.is_some() { schema.metadata.id_column() } else { "" };
             file.for_each_value([id, chunk, RECORD_HASH], |[id, chunk, hash]| {
                 let (id, hash) = (id.json(), hash.json());
                 let id = to_text(&id);
@@ -99,6 +104,11 @@ pub fn for_each_record_hash(
         }
     }
     Ok(())
+}
+
+/// The value of a field; null if the row does not have it.
+fn value(field: Option<&RawValue>) -> serde_json::Result<Value> {
+    field.map_or(Ok(Value::Null), |field| serde_json::from_str(field.get()))
 }
 
 /// Refuses a file of chunks that an earlier release wrote.

@@ -12,8 +12,8 @@ use arrow_select::filter::filter_record_batch;
 use super::Kind;
 use super::columnar::{ColumnarFile, open_columnar};
 use crate::rows::columns::{
-    CHUNK, EMBEDDING, EMBEDDINGS, END, END_LINE, ENTITIES, ID, INDEX, INDICES, LABELS, LINE, MASKS,
-    NO_ANSWER, RANK, SCORE, START, TOKENS, TRUNCATED, VALUES,
+    CHUNK, EMBEDDING, EMBEDDINGS, END, END_LINE, ENTITIES, INDEX, INDICES, LABELS, LINE, MASKS, NO_ANSWER,
+    RANK, SCORE, START, TOKENS, TRUNCATED, VALUES,
 };
 use crate::rows::metadata::Key;
 use crate::rows::{
@@ -139,7 +139,7 @@ fn output_schema(arrow: &Schema, format: OutputFormat) -> Option<OutputSchema> {
     let metadata = FileMetadata::of_arrow(arrow);
     let mut fields = arrow.fields().iter().peekable();
     next_named(&mut fields, INDEX)?;
-    let ids = next_named(&mut fields, ID).map(column_type);
+    let ids = next_named(&mut fields, metadata.id_column()).map(column_type);
     let chunks = fields.peek().is_some_and(|field| field.name() == Span::NAMES[0]);
     if chunks {
         for name in Span::NAMES {
@@ -225,12 +225,13 @@ fn token_vectors(field: &FieldRef, metadata: &FileMetadata) -> Option<VectorType
 /// The type of vectors that are a fixed-size list.
 fn vector_type(list: &DataType, per_token: bool, metadata: &FileMetadata) -> Option<VectorType> {
     let DataType::FixedSizeList(element, width) = list else { return None };
-    let is_binary = metadata.output_dtype() == Some(OutputDtype::Binary);
+    let is_binary = matches!(metadata.output_dtype(), Some(OutputDtype::Binary | OutputDtype::Ubinary));
     let dtype = match element.data_type() {
         DataType::Float32 => OutputDtype::F32,
         DataType::Float16 => OutputDtype::F16,
         DataType::Int8 if is_binary => OutputDtype::Binary,
         DataType::Int8 => OutputDtype::Int8,
+        DataType::UInt8 if is_binary => OutputDtype::Ubinary,
         _ => return None,
     };
     let width = usize::try_from(*width).ok().filter(|width| *width > 0)?;

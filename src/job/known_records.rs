@@ -7,9 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use anyhow::{Result, anyhow, bail};
 
 use super::cursor::add_record;
-use crate::formats::{HashedRow, for_each_record_hash};
+use crate::formats::{HashedRow, HashedRows, for_each_record_hash};
 use crate::input::Record;
-use crate::rows::OutputFormat;
 use crate::store::{Digest, Hasher};
 
 /// The low bits of a hash, which stand for the record; the others stand for the options.
@@ -85,11 +84,11 @@ impl FileRecords {
         FileRecords { changes, ..FileRecords::default() }
     }
 
-    /// Reads the hashes of a file that a run with `--append` wrote. `chunks`: the rows to append are chunks.
-    pub fn read(path: &Path, format: OutputFormat, chunks: bool, changes: Changes) -> Result<Self> {
+    /// Reads the hashes of a file that a run with `--append` wrote.
+    pub fn read(path: &Path, rows: HashedRows, changes: Changes) -> Result<Self> {
         let name = path.display().to_string();
         let (mut found, mut hasher) = (Found::default(), Hasher::default());
-        for_each_record_hash(path, format, chunks, |HashedRow { id, hash, is_first }| {
+        for_each_record_hash(path, rows, |HashedRow { id, hash, is_first }| {
             if !is_first {
                 return Ok(());
             }
@@ -126,10 +125,10 @@ impl FileRecords {
     }
 
     /// Which rows of the file stay, after the whole input was read.
-    pub fn kept_rows(&self, path: &Path, format: OutputFormat, chunks: bool) -> Result<Vec<bool>> {
+    pub fn kept_rows(&self, path: &Path, rows: HashedRows) -> Result<Vec<bool>> {
         let (found, mut seen) = (self.found(), HashMap::<u128, u64>::new());
         let (mut kept, mut is_kept) = (Vec::new(), true);
-        for_each_record_hash(path, format, chunks, |HashedRow { id, hash, is_first }| {
+        for_each_record_hash(path, rows, |HashedRow { id, hash, is_first }| {
             if is_first {
                 let hash = hash_of(&self.name, hash)?;
                 let is_in_input =
@@ -261,8 +260,9 @@ mod tests {
 
     use super::*;
     use crate::input::{Location, Position};
+    use crate::rows::OutputFormat;
 
-    const FORMAT: OutputFormat = OutputFormat::Jsonl;
+    const ROWS: HashedRows = HashedRows { format: OutputFormat::Jsonl, chunks: false, id_column: "id" };
 
     fn record(id: Option<u64>, text: &str) -> Record {
         let location = Location { source: "a.jsonl".into(), position: Position::Line(3) };
@@ -279,13 +279,13 @@ mod tests {
             format!("{}\n", json!({"id": record.id, "record_hash": hash_text(hasher.hash(record))}))
         };
         fs::write(&path, file.iter().map(row).collect::<String>()).unwrap();
-        let records = Arc::new(FileRecords::read(&path, FORMAT, false, changes)?);
+        let records = Arc::new(FileRecords::read(&path, ROWS, changes)?);
         let known = KnownRecords::new(0, records.clone())?;
         let look_up = || input.iter().map(|record| Ok(known.look_up(record)?.1)).collect::<Result<Vec<_>>>();
         let first = look_up()?;
         known.start_over();
         assert_eq!(look_up()?, first, "the input is read again");
-        Ok((first, records.kept_rows(&path, FORMAT, false)?, records.deleted()))
+        Ok((first, records.kept_rows(&path, ROWS)?, records.deleted()))
     }
 
     #[test]

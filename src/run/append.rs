@@ -56,7 +56,7 @@ impl Appended {
         refuse_interrupted(sidecars)?;
         let added = sidecars.added.clone();
         check_is_added(&added)?;
-        let records = FileRecords::read(&file, options.format, options.chunks, append.records.changes)?;
+        let records = FileRecords::read(&file, options.hashed_rows(), append.records.changes)?;
         Ok(Some(Appended { lock, file, added, records: Arc::new(records) }))
     }
 
@@ -69,16 +69,16 @@ impl Appended {
     /// Joins the rows of the output that stay and the new rows, and removes the file of the new rows. If the
     /// process is killed before, the next run with `--resume` does it.
     pub(super) fn finish(self, options: &RecordOptions) -> Result<()> {
-        let RecordOptions { format, chunks, .. } = *options;
+        let rows = options.hashed_rows();
         let (mut added, mut updated) = (0, 0);
-        for_each_record_hash(&self.added, format, chunks, |row| {
+        for_each_record_hash(&self.added, rows, |row| {
             let count =
                 if row.id.is_some_and(|id| self.records.has_id(id)) { &mut updated } else { &mut added };
             *count += u64::from(row.is_first);
             Ok(())
         })?;
         let changes = self.records.changes;
-        let kept = changes.any().then(|| self.records.kept_rows(&self.file, format, chunks)).transpose()?;
+        let kept = changes.any().then(|| self.records.kept_rows(&self.file, rows)).transpose()?;
         if added + updated > 0 || kept.iter().flatten().any(|is_kept| !is_kept) {
             let file = JoinedFile { path: self.file.clone(), kept };
             merge::join(&self.lock, &[file, JoinedFile { path: self.added.clone(), kept: None }])?;

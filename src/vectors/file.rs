@@ -189,6 +189,12 @@ impl VectorFile {
         self.opened.columns.columns()
     }
 
+    /// The index of the column of ids, if the file has one.
+    pub fn id_column(&self) -> Option<usize> {
+        let name = self.metadata().id_column();
+        self.columns().iter().position(|column| column.name == name)
+    }
+
     /// The index of the column of this name, which `option` names.
     ///
     /// # Errors

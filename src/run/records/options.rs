@@ -6,10 +6,12 @@ use std::sync::Arc;
 
 use anyhow::Result;
 
+use crate::formats::HashedRows;
 use crate::input::{Entries, Fields, Format, InputPath, KeptName, Source};
 use crate::job::{Changes, FileRecords, OnNull, OpenInput, Pace, Selection, StartMode};
 use crate::load::ModelOptions;
 use crate::rows::OutputFormat;
+use crate::rows::columns::ID;
 use crate::store::{SidecarPaths, Target};
 use crate::sys::console::Console;
 
@@ -42,6 +44,8 @@ pub struct RecordOptions {
     pub append: Option<Append>,
     /// The name of the column of vectors, if it is not the usual one (`--vector-column`).
     pub vector_column: Option<String>,
+    /// The name of the column of ids, if it is not the usual one (`--id-column`).
+    pub id_column: Option<String>,
     /// Write what the run would take, and no row (`--dry-run`).
     pub dry_run: bool,
     /// The directory with rows of earlier runs (`--cache`).
@@ -87,6 +91,12 @@ pub enum Input {
 }
 
 impl RecordOptions {
+    /// Where the rows have the records that they are made of.
+    pub(in crate::run) fn hashed_rows(&self) -> HashedRows<'_> {
+        let id_column = self.id_column.as_deref().unwrap_or(ID);
+        HashedRows { format: self.format, chunks: self.chunks, id_column }
+    }
+
     /// The file that the rows are appended to, with the files beside it. `None` without `--append`, and
     /// without such a file.
     pub(super) fn appended(&self) -> Result<Option<SidecarPaths>> {

@@ -46,6 +46,9 @@ pub(super) fn make<T: ModelTask>(
     if let Some(name) = &options.vector_column {
         resolved.name("--vector-column", Key::VectorColumn, name);
     }
+    if let Some(name) = &options.id_column {
+        resolved.name("--id-column", Key::IdColumn, name);
+    }
     let metadata = output_metadata(resolved.metadata(), options, setup.top_k, &input)?;
     let appended = options.append.as_ref().map(|append| append.records.clone());
     let budget = MemoryBudget::new(&workload(&setup.task, options.batch_tokens), options.model.max_memory)?;
@@ -108,7 +111,7 @@ fn schema<T: ModelTask>(
         format: options.format,
         content: content(options, setup)?,
         chunks: options.chunks,
-        ids: options.input.has_ids().then_some(ColumnType::Text),
+        ids: (options.input.has_ids() || options.id_column.is_some()).then_some(ColumnType::Text),
         kept: fields.chain(hash).chain(setup.query_columns.columns.iter().cloned()).collect(),
         metadata,
         // An output batch for each input batch takes memory that `--max-memory` does not count.
