@@ -62,8 +62,9 @@ pub fn for_each_record_hash(
                     .and_then(|fields| fields.into_iter().map(value).collect::<Result<Vec<_>, _>>())
                     .map_err(|error| malformed(path, &error))?;
                 let [id, chunk, end_line, hash] = &fields[..] else { unreachable!("four fields are wanted") };
-                let chunk = chunk.as_u64();
-                check_lines(path, chunks && chunk.is_some(), !end_line.is_null())?;
+                // Without chunks, a kept field may have the name.
+                let chunk = chunk.as_u64().filter(|_| chunks);
+                check_lines(path, chunk.is_some(), !end_line.is_null())?;
                 let (id, hash) = (to_text(id), hash.as_str().ok_or_else(missing)?);
                 visit(HashedRow { id: id.as_deref(), hash, is_first: chunk.unwrap_or(0) == 0 })?;
             }
@@ -72,9 +73,9 @@ pub fn for_each_record_hash(
             let mut rows = CsvRows::open(path).map_err(|error| malformed(path, &error))?;
             let (names, _) = rows.header().map_err(|error| malformed(path, &error))?;
             let column = |name: &str| names.iter().position(|column| column == name);
-            let (id, chunk) = (column(id_column), column(CHUNK));
+            let (id, chunk) = (column(id_column), column(CHUNK).filter(|_| chunks));
             let hash = column(RECORD_HASH).ok_or_else(missing)?;
-            check_lines(path, chunks && chunk.is_some(), column(END_LINE).is_some())?;
+            check_lines(path, chunk.is_some(), column(END_LINE).is_some())?;
             while let Some(row) = rows.read().map_err(|error| malformed(path, &error))? {
                 if row.len() != names.len() {
                     return Err(malformed(path, &"a row has more or fewer fields than the header"));

@@ -62,7 +62,8 @@ impl Folder {
             "jsonl" => fs::read_to_string(path).unwrap().lines().map(without_index).collect(),
             "csv" => {
                 let text = fs::read_to_string(path).unwrap();
-                text.lines().map(|line| line.split_once(',').unwrap().1.to_owned()).collect()
+                let rows = text.lines().skip(1);
+                rows.map(|line| line.split_once(',').unwrap().1.to_owned()).collect()
             }
             "parquet" => {
                 let file = ParquetRecordBatchReaderBuilder::try_new(File::open(path).unwrap()).unwrap();
@@ -193,6 +194,21 @@ fn changes_need_an_id_of_every_record() {
     assert_fails(&run(&["--delete"]), 1, &["a.jsonl has a row without an id", "write the file again"]);
     assert_fails(&run(&["--delete", "--limit", "1"]), 2, &["--delete", "--limit"]);
     assert_fails(&run(&["--delete", "--on-error", "skip"]), 2, &["--delete", "--on-error skip"]);
+}
+
+/// Rows are chunks only with `--chunk`.
+#[test]
+fn a_kept_field_may_be_named_chunk() {
+    for format in FORMATS {
+        let folder = Folder::new();
+        let output = format!("a.{format}");
+        folder.write((0..9).map(|id| (id, text(id), id)));
+        let args = ["year=chunk", "--update", "--delete"];
+        assert_eq!(folder.counts(&output, &args), [9, 0, 0, 0]);
+        folder.write((1..9).map(|id| (id, text(id + usize::from(id == 4)), id)));
+        assert_eq!(folder.counts(&output, &args), [0, 1, 1, 7], "{format}");
+        assert_eq!(folder.rows(&output).len(), 8, "{format}");
+    }
 }
 
 #[test]
