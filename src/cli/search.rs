@@ -20,8 +20,8 @@ use crate::model::modules::Role;
 use crate::named::Named;
 use crate::neighbours::Metric;
 use crate::run::search::{
-    CHUNK_TOKENS, NeighbourWeights, Queries, Rescore, SearchOptions, Searched, SearchedTexts, TextCache,
-    WeightKind,
+    CHUNK_TOKENS, Conditions, NeighbourWeights, Queries, Rescore, SearchOptions, Searched, SearchedTexts,
+    TextCache, WeightKind,
 };
 use crate::sys::console::{Console, counted};
 use crate::task::{OnLong, VectorOptions};
@@ -147,6 +147,12 @@ pub(super) struct SearchArgs {
 
     /// cosine, dot or euclidean [default: the model's similarity function]
     ///
+    /// Search only rows that meet conditions on columns, for example 'status = "open" and year >= 2020':
+    /// NAME OP VALUE with = != < <= > >=, joined by and. A number is compared with numbers, another value
+    /// with text; null meets no condition
+    #[arg(long = "where", value_name = "CONDITIONS", value_parser = str::parse::<Conditions>, help_heading = "Neighbours")]
+    pub conditions: Option<Conditions>,
+
     /// Score of two vectors; euclidean is the negative distance. Equal scores rank by row
     #[arg(id = "search_metric", long = "metric", value_name = "METRIC", value_parser = named::<Metric>(), help_heading = "Neighbours")]
     pub metric: Option<Metric>,
@@ -243,6 +249,7 @@ pub(super) fn options(mut args: SearchArgs) -> Result<SearchOptions> {
         searched,
         vector_field: args.vector_field,
         k: args.k as usize,
+        conditions: args.conditions,
         threshold: args.threshold.map(|threshold| threshold as f32),
         metric: args.metric,
         rescore: args.rescore.map(|path| Rescore { path, multiplier: args.rescore_multiplier as usize }),

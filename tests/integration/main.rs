@@ -56,6 +56,7 @@ mod resume;
 mod row_cache;
 mod same_vector;
 mod search;
+mod search_conditions;
 mod search_texts;
 mod serve;
 mod serve_errors;
