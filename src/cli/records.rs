@@ -8,10 +8,11 @@ use clap::Args;
 
 use super::args::VerbosityArgs;
 use super::choice::{OrAuto, named, named_or_auto};
+use super::fields::{keep_fields, kept_name, text_fields};
 use super::resolve::{console, format_of, inputs, target};
 use crate::error::UsageError;
 use crate::formats::csv::FieldSyntax;
-use crate::input::{self, ALL_FIELDS, Fields, Filter, HEADER, KeptName, Partitions, TextFields, expand_kept};
+use crate::input::{self, ALL_FIELDS, Fields, Filter, HEADER, KeptName, Partitions};
 use crate::job::{OnNull, Selection, Shard, StartMode};
 use crate::load::ModelOptions;
 use crate::named::{Named, names};
@@ -292,49 +293,8 @@ fn input(
         null_texts: args.on_null != OnNull::Error || args.skip_empty,
         keep: keep.clone(),
     };
-    if keep.iter().any(|kept| kept.field == ALL_FIELDS)
-        && let Some(stream) = sources.iter().find(|source| source.is_stream())
-    {
-        bail!(UsageError(format!(
-            "--keep '*' reads the names of the fields first, but {} can be read only once; name the fields, or pass --input FILE",
-            stream.path
-        )));
-    }
-    // The output has the id in any case.
-    let id_name = id_field.as_deref().unwrap_or("id");
-    let is_id = |kept: &KeptName| kept.field == id_name && kept.output == "id";
-    let (ids, keep) = expand_kept(&sources, &fields).into_iter().partition::<Vec<_>, _>(is_id);
-    (fields.keeps_id, fields.keep) = (!ids.is_empty(), keep);
+    keep_fields(&mut fields, &sources)?;
     Ok(Input::Files(sources, fields))
-}
-
-/// The fields of the text.
-///
-/// # Errors
-/// [`UsageError`] if there is a separator, but only one field.
-pub(super) fn text_fields(names: &[String], separator: Option<&str>) -> Result<TextFields> {
-    let default = TextFields::default();
-    match (separator, names) {
-        (Some(_), [] | [_]) => bail!(UsageError(
-            "--text-separator needs several fields: name them with --text-field, or leave it out".into()
-        )),
-        (None, []) => Ok(default),
-        (separator, names) => Ok(TextFields {
-            names: names.to_vec(),
-            separator: separator.map_or(default.separator, str::to_owned),
-        }),
-    }
-}
-
-/// A value of `--keep`: the name of a field, and after the last = its name in the output.
-fn kept_name(value: &str) -> Result<KeptName, String> {
-    match value.rsplit_once('=') {
-        None => Ok(value.into()),
-        Some((field, output)) if !field.is_empty() && !output.is_empty() => {
-            Ok(KeptName { field: field.into(), output: output.into() })
-        }
-        Some(_) => Err("expected NAME or NAME=AS".into()),
-    }
 }
 
 /// Sets the delimiter and the quote of csv and tsv files.

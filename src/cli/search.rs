@@ -8,9 +8,10 @@ use anyhow::{Result, bail};
 use clap::Args;
 use clap::builder::{PossibleValue, TypedValueParser};
 
-use super::args::{ModelArgs, VectorArgs, finite, number};
+use super::args::{ModelArgs, VectorArgs, finite, temperature};
 use super::choice::{OrAuto, named, named_or_auto, one_of};
-use super::records::{is_stdin, text_fields};
+use super::fields::text_fields;
+use super::records::is_stdin;
 use super::resolve::{self, console, embedding_model, inputs, table_format, target};
 use crate::error::UsageError;
 use crate::formats::TableFormat;
@@ -399,9 +400,4 @@ fn queries(args: &SearchArgs) -> Result<Queries> {
 fn on_long_query() -> impl TypedValueParser<Value = OnLong> {
     let values = [OnLong::Error, OnLong::Truncate, OnLong::Mean];
     one_of(values.map(|value| (PossibleValue::new(value.name()), value)).into())
-}
-
-fn temperature(value: &str) -> Result<f64, String> {
-    number(value, f64::MIN_POSITIVE, f64::MAX)
-        .ok_or_else(|| "expected a number above 0, for example 0.05".into())
 }

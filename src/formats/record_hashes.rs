@@ -42,39 +42,18 @@ pub struct HashedRows<'a> {
 /// Calls `visit` with each row of a file.
 pub fn for_each_record_hash(
     path: &Path,
-    HashedRows { format, chunks, id_column }: HashedRows,
+    rows: HashedRows,
     mut visit: impl FnMut(HashedRow) -> Result<()>,
 ) -> Result<()> {
-    let missing = || {
-        anyhow!(
-            "{} has no column {RECORD_HASH}, because it was written without --append; write it again with --append from the \
-             beginning, into a new file",
-            path.display()
-        )
-    };
+    let HashedRows { format, chunks, id_column } = rows;
     match format {
-        OutputFormat::Jsonl => {
-            let file = regular_file::open(path).map_err(|error| malformed(path, &error))?;
-            let (mut reader, mut line) = (BufReader::new(file), Vec::new());
-            while read_line(&mut reader, &mut line).map_err(|error| malformed(path, &error))? {
-                let line = str::from_utf8(&line).map_err(|error| malformed(path, &error))?;
-                let fields = find_fields(line, &mut |_| {}, &[id_column, CHUNK, END_LINE, RECORD_HASH])
-                    .and_then(|fields| fields.into_iter().map(value).collect::<Result<Vec<_>, _>>())
-                    .map_err(|error| malformed(path, &error))?;
-                let [id, chunk, end_line, hash] = &fields[..] else { unreachable!("four fields are wanted") };
-                // Without chunks, a kept field may have the name.
-                let chunk = chunk.as_u64().filter(|_| chunks);
-                check_lines(path, chunk.is_some(), !end_line.is_null())?;
-                let (id, hash) = (to_text(id), hash.as_str().ok_or_else(missing)?);
-                visit(HashedRow { id: id.as_deref(), hash, is_first: chunk.unwrap_or(0) == 0 })?;
-            }
-        }
+        OutputFormat::Jsonl => visit_lines(path, rows, &mut visit)?,
         OutputFormat::Csv => {
             let mut rows = CsvRows::open(path).map_err(|error| malformed(path, &error))?;
             let (names, _) = rows.header().map_err(|error| malformed(path, &error))?;
             let column = |name: &str| names.iter().position(|column| column == name);
             let (id, chunk) = (column(id_column), column(CHUNK).filter(|_| chunks));
-            let hash = column(RECORD_HASH).ok_or_else(missing)?;
+            let hash = column(RECORD_HASH).ok_or_else(|| missing(path))?;
             check_lines(path, chunk.is_some(), column(END_LINE).is_some())?;
             while let Some(row) = rows.read().map_err(|error| malformed(path, &error))? {
                 if row.len() != names.len() {
@@ -91,7 +70,7 @@ pub fn for_each_record_hash(
             let file = RowFile::open(path, format)?;
             let schema = file.schema();
             if !schema.kept.iter().any(|column| column.name == RECORD_HASH) {
-                return Err(missing());
+                return Err(missing(path));
             }
             // Without chunks or ids, a kept column may have the name.
             let chunk = if schema.chunks { CHUNK } else { "" };
@@ -100,11 +79,47 @@ pub fn for_each_record_hash(
                 let (id, hash) = (id.json(), hash.json());
                 let id = to_text(&id);
                 let is_first = chunk.json().as_u64().unwrap_or(0) == 0;
-                visit(HashedRow { id: id.as_deref(), hash: hash.as_str().ok_or_else(missing)?, is_first })
+                visit(HashedRow {
+                    id: id.as_deref(),
+                    hash: hash.as_str().ok_or_else(|| missing(path))?,
+                    is_first,
+                })
             })?;
         }
     }
     Ok(())
+}
+
+/// Calls `visit` with each row of a jsonl file.
+fn visit_lines(
+    path: &Path,
+    HashedRows { chunks, id_column, .. }: HashedRows,
+    visit: &mut impl FnMut(HashedRow) -> Result<()>,
+) -> Result<()> {
+    let file = regular_file::open(path).map_err(|error| malformed(path, &error))?;
+    let (mut reader, mut line) = (BufReader::new(file), Vec::new());
+    while read_line(&mut reader, &mut line).map_err(|error| malformed(path, &error))? {
+        let line = str::from_utf8(&line).map_err(|error| malformed(path, &error))?;
+        let fields = find_fields(line, &mut |_| {}, &[id_column, CHUNK, END_LINE, RECORD_HASH])
+            .and_then(|fields| fields.into_iter().map(value).collect::<Result<Vec<_>, _>>())
+            .map_err(|error| malformed(path, &error))?;
+        let [id, chunk, end_line, hash] = &fields[..] else { unreachable!("four fields are wanted") };
+        // Without chunks, a kept field may have the name.
+        let chunk = chunk.as_u64().filter(|_| chunks);
+        check_lines(path, chunk.is_some(), !end_line.is_null())?;
+        let (id, hash) = (to_text(id), hash.as_str().ok_or_else(|| missing(path))?);
+        visit(HashedRow { id: id.as_deref(), hash, is_first: chunk.unwrap_or(0) == 0 })?;
+    }
+    Ok(())
+}
+
+/// The error for a file without hashes.
+fn missing(path: &Path) -> anyhow::Error {
+    anyhow!(
+        "{} has no column {RECORD_HASH}, because it was written without --append; write it again with --append from the \
+         beginning, into a new file",
+        path.display()
+    )
 }
 
 /// The value of a field; null if the row does not have it.

@@ -24,13 +24,13 @@ fn the_neighbours_are_the_best_of_the_rows_that_meet_the_conditions() {
     let input = path("in.jsonl");
     let record = |i: u64| {
         let text = format!("{}lamp {i}", "the wick ".repeat(i as usize % 11));
-        let status = if i % 3 == 0 { "open" } else { "closed" };
-        let year = if i % 7 == 0 { Value::Null } else { json!(2000 + i % 30) };
+        let status = if i.is_multiple_of(3) { "open" } else { "closed" };
+        let year = if i.is_multiple_of(7) { Value::Null } else { json!(2000 + i % 30) };
         format!("{}\n", json!({"id": i, "text": text, "status": status, "year": year}))
     };
     fs::write(&input, (0..ROWS).map(record).collect::<String>()).unwrap();
     let conditions = "status = \"open\" and year >= 2005 and year != 2012";
-    let meets = |i: u64| i % 3 == 0 && i % 7 != 0 && i % 30 >= 5 && i % 30 != 12;
+    let meets = |i: u64| i.is_multiple_of(3) && !i.is_multiple_of(7) && i % 30 >= 5 && i % 30 != 12;
     for (name, model, options) in [
         ("a.parquet", "bert-tiny", &["--dimensions", "32"][..]),
         ("a.arrow", "bert-tiny", &["--dimensions", "32", "--output-dtype", "int8"]),
