@@ -72,6 +72,7 @@ fn main() -> Result<()> {
             append: None,
             cache: None,
             vector_column: None,
+            id_column: None,
             dry_run: false,
             on_null: Default::default(),
             hints: false,

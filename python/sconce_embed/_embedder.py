@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 Role = Literal["query", "document"]
 OnLong = Literal["truncate", "error", "mean"]
-OutputDtype = Literal["f32", "f16", "binary"]
+OutputDtype = Literal["f32", "f16", "binary", "ubinary"]
 Pooling = Literal[
     "auto", "cls", "mean", "max", "mean-sqrt-len", "weighted-mean", "last", "pooler", "multi-vector", "splade", "lexical", "none"
 ]
-_NUMPY = {"f32": np.float32, "f16": np.float16, "binary": np.int8}
+_NUMPY = {"f32": np.float32, "f16": np.float16, "binary": np.int8, "ubinary": np.uint8}
 # Characters of a request whose answer has a vector per token.
 _TOKEN_CHARACTERS = 1 << 16
 
@@ -139,7 +139,7 @@ class Embedder(Model):
                 bar.update(len(part))
         if found is None:
             width = options.get("dimensions") or self.dimensions
-            found = np.empty((0, width // 8 if dtype == "binary" else width), _NUMPY[dtype])
+            found = np.empty((0, width // 8 if dtype in ("binary", "ubinary") else width), _NUMPY[dtype])
         return found, truncations
 
     def embed_tokens(self, texts: Texts, *, role: Role | None = None) -> list[TokenVectors]:

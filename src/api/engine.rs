@@ -216,7 +216,9 @@ pub(super) fn dense(content: Content) -> Vec<f32> {
     match content {
         Content::Vector(stored) => match stored.values {
             VectorValues::F32(values) => values,
-            VectorValues::F16(_) | VectorValues::Int8(_) => unreachable!("vectors are asked for in f32"),
+            VectorValues::F16(_) | VectorValues::Int8(_) | VectorValues::Uint8(_) => {
+                unreachable!("vectors are asked for in f32")
+            }
         },
         _ => unreachable!("the task gives vectors"),
     }

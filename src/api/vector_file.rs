@@ -8,7 +8,6 @@ use crate::error::UsageError;
 use crate::named::Named;
 use crate::neighbours::{self, Metric, Representation, Similarity, SparseVector};
 use crate::rows::FieldValue;
-use crate::rows::columns::ID;
 use crate::rows::metadata::Key;
 use crate::vectors::{self, Found, UnusableQuery, VectorField};
 
@@ -196,7 +195,7 @@ impl VectorFile {
         scan: impl FnOnce(&vectors::VectorFile) -> anyhow::Result<Found> + Send,
     ) -> Result<Vec<Vec<Neighbour>>, Error> {
         let found = pool(None)?.install(|| scan(&self.file)).map_err(|error| of_file(&error))?;
-        let id = self.file.columns().iter().position(|column| column.name == ID);
+        let id = self.file.id_column();
         let with_ids = |neighbours: Vec<neighbours::Neighbour>| {
             let rows: Vec<usize> = neighbours.iter().map(|neighbour| neighbour.index).collect();
             let ids = match id {

@@ -212,6 +212,11 @@ pub(super) fn finite(value: &str) -> Result<f64, String> {
     number(value, f64::MIN, f64::MAX).ok_or_else(|| "expected a number, for example 0.5".into())
 }
 
+pub(super) fn temperature(value: &str) -> Result<f64, String> {
+    number(value, f64::MIN_POSITIVE, f64::MAX)
+        .ok_or_else(|| "expected a number above 0, for example 0.05".into())
+}
+
 pub(super) fn threads(value: &str) -> Result<usize, String> {
     match value.parse() {
         Ok(n @ 1..=1024) => Ok(n),

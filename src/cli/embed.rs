@@ -9,10 +9,11 @@ use clap::builder::{NonEmptyStringValueParser, PossibleValue, TypedValueParser};
 
 use super::args::{ChunkArgs, ModelArgs, VectorArgs, number};
 use super::choice::{choices, named, one_of};
-use super::records::{RecordArgs, records};
+use super::records::{OnError, RecordArgs, records};
 use super::resolve::{console, embedding_model, vectors};
 use super::scores::needs_truncation;
 use crate::error::UsageError;
+use crate::job::Changes;
 use crate::load::ModelOptions;
 use crate::named::Named;
 use crate::nn::{OutputKind, Pooling};
@@ -42,8 +43,17 @@ pub(super) struct EmbedArgs {
     /// Add rows to the output file for the records that it has none of yet, in jsonl, csv, parquet or arrow.
     /// The column record_hash tells which; the first run with --append writes it, too. Rows of records that
     /// are no longer in the input stay
-    #[arg(long, conflicts_with = "shard", requires = "output", help_heading = "Output")]
+    #[arg(long, requires = "output", help_heading = "Output")]
     pub append: bool,
+
+    /// With --append, encode records anew whose text or kept fields have changed since, by id, in place of
+    /// the rows that the output has of them
+    #[arg(long, conflicts_with = "shard", requires = "append", help_heading = "Output")]
+    pub update: bool,
+
+    /// With --append, remove the rows of records whose id is no longer in the input
+    #[arg(long, conflicts_with = "shard", requires = "append", help_heading = "Output")]
+    pub delete: bool,
 
     /// Keep rows in the directory DIR, and take those of texts that an earlier run with --cache has encoded
     /// with the same model and options from there. Processes can share it
@@ -64,9 +74,13 @@ pub(super) struct EmbedArgs {
     #[arg(long, value_name = "NAME", conflicts_with = "outputs", value_parser = NonEmptyStringValueParser::new(), help_heading = "Output")]
     pub vector_column: Option<String>,
 
+    /// Name of the column of ids, in jsonl, csv, parquet and arrow [default: id]
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), help_heading = "Output")]
+    pub id_column: Option<String>,
+
     /// Data type of the stored vectors. int8: vector ≈ scale · values, with one scale per vector (npy and
     /// safetensors: unit vectors, so no scale is stored); binary: eight dimensions per int8, packbits(x > 0)
-    /// − 128
+    /// − 128; ubinary: per uint8, packbits(x > 0)
     #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = named::<OutputDtype>(), help_heading = "Output")]
     pub output_dtype: OutputDtype,
 
@@ -118,6 +132,15 @@ pub(super) struct OnLongArg {
 /// [`UsageError`] if arguments contradict each other.
 pub(super) fn options(args: EmbedArgs) -> Result<EmbedOptions> {
     check_long_text_options(&args)?;
+    let leaves_out = [
+        ("--limit", args.records.limit.is_some()),
+        ("--on-error skip", args.records.on_error == OnError::Skip),
+    ];
+    if let Some((option, _)) = leaves_out.into_iter().find(|(_, is_given)| args.delete && *is_given) {
+        bail!(UsageError(format!(
+            "--delete removes the rows of records that are not in the input, and {option} leaves records out; remove one of them"
+        )));
+    }
     let chunking = chunking(&args)?;
     let outputs = outputs(&args.outputs)?;
     let model = ModelOptions { outputs, ..embedding_model(&args.model, &args.vectors)? };
@@ -125,11 +148,12 @@ pub(super) fn options(args: EmbedArgs) -> Result<EmbedOptions> {
     let records = records(args.records, model, ("--pair-field", args.pair_field), verbosity)?;
     let records = RecordOptions {
         chunks: chunking.is_some(),
-        append: args.append.then(Append::default),
+        append: args.append.then(|| Append::new(Changes { update: args.update, delete: args.delete })),
         cache: args.cache,
         dry_run: args.dry_run,
         output: if args.dry_run { Target::Stdout } else { records.output },
         vector_column: args.vector_column,
+        id_column: args.id_column,
         ..records
     };
     Ok(EmbedOptions {

@@ -10,6 +10,7 @@ mod classify;
 mod command;
 mod download;
 mod embed;
+mod fields;
 mod fill;
 mod help;
 mod inspect;

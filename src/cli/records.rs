@@ -8,10 +8,11 @@ use clap::Args;
 
 use super::args::VerbosityArgs;
 use super::choice::{OrAuto, named, named_or_auto};
+use super::fields::{keep_fields, kept_name, text_fields};
 use super::resolve::{console, format_of, inputs, target};
 use crate::error::UsageError;
 use crate::formats::csv::FieldSyntax;
-use crate::input::{self, Fields, Filter, HEADER, KeptName, TextFields};
+use crate::input::{self, ALL_FIELDS, Fields, Filter, HEADER, KeptName, Partitions};
 use crate::job::{OnNull, Selection, Shard, StartMode};
 use crate::load::ModelOptions;
 use crate::named::{Named, names};
@@ -84,9 +85,9 @@ pub(super) struct RecordArgs {
 
     /// Fields or columns to copy to the output
     ///
-    /// Several are separated by commas or spaces; NAME=AS copies NAME under the name AS. Every input has
-    /// text, file and line, FASTA header. Columns of parquet and arrow inputs keep their type; other types
-    /// are inferred from the first records
+    /// Several are separated by commas or spaces; NAME=AS copies NAME under the name AS; '*' is all but the
+    /// text and the id. Every input has text, file and line, FASTA header, files below year=2025 year.
+    /// Columns of parquet and arrow inputs keep their type; other types are inferred from the first records
     #[arg(long, value_name = "NAME", num_args = 1.., value_delimiter = ',', value_parser = kept_name, help_heading = "Input")]
     pub keep: Vec<KeptName>,
 
@@ -199,6 +200,7 @@ pub(super) fn records(
         dry_run: false,
         cache: None,
         vector_column: None,
+        id_column: None,
         // A user who names the format needs no hint that the input looks like another one.
         hints: args.input_format.0.is_none(),
         stats: args.stats.map(|path| with_shard(path, "--stats", args.shard)).transpose()?,
@@ -253,10 +255,14 @@ fn input(
         ("--id-field", id_field.is_some()),
     ];
     let field_option = field_options.into_iter().find(|(_, is_given)| *is_given).map(|(option, _)| option);
-    // Records of any format have a text, a file and a line, which --keep may name.
+    // Records of any format have a text, a file and a line, which --keep may name, and the names of
+    // directories.
+    let partitions = Partitions::of(&sources);
     let are_fasta = sources.iter().all(|source| source.format == input::Format::Fasta);
     let is_own = |kept: &KeptName| {
-        texts.is_empty() && (Fields::is_built_in(&kept.field) || are_fasta && kept.field == HEADER)
+        let name = kept.field.as_str();
+        let is_in_path = partitions.has(name) || name == ALL_FIELDS && partitions != Partitions::default();
+        texts.is_empty() && (Fields::is_built_in(name) || is_in_path || are_fasta && name == HEADER)
     };
     if let Some(option) = field_option.or((!keep.iter().all(is_own)).then_some("--keep"))
         && !sources.iter().any(|source| source.format.has_fields())
@@ -278,49 +284,17 @@ fn input(
         }
         return Ok(Input::Texts(texts.to_vec()));
     }
-    // The output has the id in any case.
-    let id_name = id_field.as_deref().unwrap_or("id");
-    let (ids, keep): (Vec<_>, Vec<_>) =
-        keep.iter().cloned().partition(|kept| kept.field == id_name && kept.output == "id");
-    let fields = Fields {
+    let mut fields = Fields {
         text,
         pair: pair_field,
         id: id_field.clone(),
-        keeps_id: !ids.is_empty(),
+        keeps_id: false,
         // Null is a text without characters to --skip-empty.
         null_texts: args.on_null != OnNull::Error || args.skip_empty,
-        keep,
+        keep: keep.clone(),
     };
+    keep_fields(&mut fields, &sources)?;
     Ok(Input::Files(sources, fields))
-}
-
-/// The fields of the text.
-///
-/// # Errors
-/// [`UsageError`] if there is a separator, but only one field.
-pub(super) fn text_fields(names: &[String], separator: Option<&str>) -> Result<TextFields> {
-    let default = TextFields::default();
-    match (separator, names) {
-        (Some(_), [] | [_]) => bail!(UsageError(
-            "--text-separator needs several fields: name them with --text-field, or leave it out".into()
-        )),
-        (None, []) => Ok(default),
-        (separator, names) => Ok(TextFields {
-            names: names.to_vec(),
-            separator: separator.map_or(default.separator, str::to_owned),
-        }),
-    }
-}
-
-/// A value of `--keep`: the name of a field, and after the last = its name in the output.
-fn kept_name(value: &str) -> Result<KeptName, String> {
-    match value.rsplit_once('=') {
-        None => Ok(value.into()),
-        Some((field, output)) if !field.is_empty() && !output.is_empty() => {
-            Ok(KeptName { field: field.into(), output: output.into() })
-        }
-        Some(_) => Err("expected NAME or NAME=AS".into()),
-    }
 }
 
 /// Sets the delimiter and the quote of csv and tsv files.

@@ -8,9 +8,10 @@ use anyhow::{Result, bail};
 use clap::Args;
 use clap::builder::{PossibleValue, TypedValueParser};
 
-use super::args::{ModelArgs, VectorArgs, finite, number};
+use super::args::{ModelArgs, VectorArgs, finite, temperature};
 use super::choice::{OrAuto, named, named_or_auto, one_of};
-use super::records::{is_stdin, text_fields};
+use super::fields::text_fields;
+use super::records::is_stdin;
 use super::resolve::{self, console, embedding_model, inputs, table_format, target};
 use crate::error::UsageError;
 use crate::formats::TableFormat;
@@ -20,8 +21,8 @@ use crate::model::modules::Role;
 use crate::named::Named;
 use crate::neighbours::Metric;
 use crate::run::search::{
-    CHUNK_TOKENS, NeighbourWeights, Queries, Rescore, SearchOptions, Searched, SearchedTexts, TextCache,
-    WeightKind,
+    CHUNK_TOKENS, Conditions, NeighbourWeights, Queries, Rescore, SearchOptions, Searched, SearchedTexts,
+    TextCache, WeightKind,
 };
 use crate::sys::console::{Console, counted};
 use crate::task::{OnLong, VectorOptions};
@@ -147,6 +148,12 @@ pub(super) struct SearchArgs {
 
     /// cosine, dot or euclidean [default: the model's similarity function]
     ///
+    /// Search only rows that meet conditions on columns, for example 'status = "open" and year >= 2020':
+    /// NAME OP VALUE with = != < <= > >=, joined by and. A number is compared with numbers, another value
+    /// with text; null meets no condition
+    #[arg(long = "where", value_name = "CONDITIONS", value_parser = str::parse::<Conditions>, help_heading = "Neighbours")]
+    pub conditions: Option<Conditions>,
+
     /// Score of two vectors; euclidean is the negative distance. Equal scores rank by row
     #[arg(id = "search_metric", long = "metric", value_name = "METRIC", value_parser = named::<Metric>(), help_heading = "Neighbours")]
     pub metric: Option<Metric>,
@@ -243,6 +250,7 @@ pub(super) fn options(mut args: SearchArgs) -> Result<SearchOptions> {
         searched,
         vector_field: args.vector_field,
         k: args.k as usize,
+        conditions: args.conditions,
         threshold: args.threshold.map(|threshold| threshold as f32),
         metric: args.metric,
         rescore: args.rescore.map(|path| Rescore { path, multiplier: args.rescore_multiplier as usize }),
@@ -392,9 +400,4 @@ fn queries(args: &SearchArgs) -> Result<Queries> {
 fn on_long_query() -> impl TypedValueParser<Value = OnLong> {
     let values = [OnLong::Error, OnLong::Truncate, OnLong::Mean];
     one_of(values.map(|value| (PossibleValue::new(value.name()), value)).into())
-}
-
-fn temperature(value: &str) -> Result<f64, String> {
-    number(value, f64::MIN_POSITIVE, f64::MAX)
-        .ok_or_else(|| "expected a number above 0, for example 0.05".into())
 }

@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use clap::Args;
 
 use super::args::{ModelArgs, VectorArgs, number};
-use super::records::text_fields;
+use super::fields::text_fields;
 use super::resolve::{console, embedding_model, inputs, vectors};
 use crate::error::UsageError;
 use crate::input::{Fields, Filter};

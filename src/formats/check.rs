@@ -2,11 +2,12 @@
 
 use anyhow::{Result, bail};
 
-use crate::rows::columns::{ID, INDEX, SCALE, TOKENS, TRUNCATED, element};
+use crate::rows::columns::{INDEX, SCALE, TOKENS, TRUNCATED, element};
+use crate::rows::metadata::Key;
 use crate::rows::{ContentType, OutputDtype, OutputFormat, OutputSchema, Span, VectorType};
 
-/// Names of the columns that Sconce writes itself, beside those of the content.
-const RESERVED_COLUMNS: &[&str] = &[INDEX, ID, TOKENS, TRUNCATED];
+/// Names of the columns that Sconce writes itself, beside the ids and those of the content.
+const RESERVED_COLUMNS: &[&str] = &[INDEX, TOKENS, TRUNCATED];
 
 /// Checks that the format supports what the schema asks for.
 ///
@@ -36,6 +37,7 @@ pub fn check(schema: &OutputSchema) -> Result<()> {
         | ContentType::Outputs(_) => {}
     }
     check_vector_column(schema)?;
+    check_id_column(schema)?;
     check_kept_columns(schema)
 }
 
@@ -67,13 +69,19 @@ fn check_vectors(format: OutputFormat, vectors: &VectorType) -> Result<()> {
              --output-format jsonl, csv, parquet or arrow"
         );
     }
-    if *dtype == OutputDtype::Binary && !dimensions.is_multiple_of(8) {
+    if *dtype == OutputDtype::Ubinary && matches!(format, OutputFormat::Jsonl | OutputFormat::Csv) {
+        bail!(
+            "{format} does not tell --output-dtype ubinary from binary; choose binary, or write --output-format npy, safetensors, \
+             parquet or arrow"
+        );
+    }
+    if matches!(dtype, OutputDtype::Binary | OutputDtype::Ubinary) && !dimensions.is_multiple_of(8) {
         let remedy = match dimensions / 8 * 8 {
             0 => "choose another --output-dtype".into(),
             n => format!("pass --dimensions {n}"),
         };
         bail!(
-            "--output-dtype binary packs 8 dimensions into a byte, but vectors have {dimensions}; {remedy}"
+            "--output-dtype {dtype} packs 8 dimensions into a byte, but vectors have {dimensions}; {remedy}"
         );
     }
     Ok(())
@@ -82,7 +90,9 @@ fn check_vectors(format: OutputFormat, vectors: &VectorType) -> Result<()> {
 /// Checks the name that the user has chosen for the column of vectors.
 fn check_vector_column(schema: &OutputSchema) -> Result<()> {
     let Some(name) = schema.vector_column() else { return Ok(()) };
-    let is_own = RESERVED_COLUMNS.contains(&name) || name == SCALE || Span::NAMES.contains(&name);
+    let is_own = RESERVED_COLUMNS.contains(&name)
+        || [SCALE, schema.metadata.id_column()].contains(&name)
+        || Span::NAMES.contains(&name);
     match &schema.content {
         ContentType::Vectors(_) if !schema.format.has_columns() => {
             bail!(
@@ -98,8 +108,34 @@ fn check_vector_column(schema: &OutputSchema) -> Result<()> {
     }
 }
 
+/// Checks the name that the user has chosen for the column of ids.
+fn check_id_column(schema: &OutputSchema) -> Result<()> {
+    let Some(name) = schema.metadata.get(Key::IdColumn) else { return Ok(()) };
+    if !schema.format.has_columns() {
+        bail!(
+            "{} has no column of ids for --id-column; write --output-format jsonl, csv, parquet or arrow",
+            schema.format
+        );
+    }
+    if is_written(schema, name) || schema.kept.iter().any(|column| column.name == name) {
+        bail!("--id-column {name}: {name} is another column of the output; choose another name");
+    }
+    Ok(())
+}
+
+/// Whether a column is one that Sconce writes itself, beside the ids.
+fn is_written(schema: &OutputSchema, name: &str) -> bool {
+    let OutputSchema { format, content, chunks, .. } = schema;
+    let is_element = *format == OutputFormat::Csv
+        && content.vectors().is_some_and(|vectors| is_element_column(name, vectors.width()));
+    RESERVED_COLUMNS.contains(&name)
+        || content.column_names().contains(&name)
+        || *chunks && Span::NAMES.contains(&name)
+        || is_element
+}
+
 fn check_kept_columns(schema: &OutputSchema) -> Result<()> {
-    let OutputSchema { format, content, chunks, kept, .. } = schema;
+    let OutputSchema { format, kept, metadata, .. } = schema;
     if !kept.is_empty() && !format.has_columns() {
         bail!(
             "{format} holds vectors only, no columns for --keep; write --output-format jsonl, csv, parquet or arrow"
@@ -110,12 +146,7 @@ fn check_kept_columns(schema: &OutputSchema) -> Result<()> {
         if kept[..i].iter().any(|other| other.name == name) {
             bail!("--keep names {name:?} twice; name it once, or copy a field under another name: NAME=AS");
         }
-        let is_reserved = RESERVED_COLUMNS.contains(&name)
-            || content.column_names().contains(&name)
-            || *chunks && Span::NAMES.contains(&name);
-        let is_element = *format == OutputFormat::Csv
-            && content.vectors().is_some_and(|vectors| is_element_column(name, vectors.width()));
-        if is_reserved || is_element {
+        if name == metadata.id_column() || is_written(schema, name) {
             bail!(already_a_column(name));
         }
     }

@@ -1,12 +1,14 @@
 //! Joins jsonl or csv files byte by byte.
 
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{BufReader, Read, Seek, SeekFrom};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow, bail};
 
 use super::csv::CsvRows;
+use super::lines::read_line;
 use crate::error::one_line;
 use crate::rows::OutputFormat;
 use crate::store::{Access, Destination, OutputLock};
@@ -15,23 +17,37 @@ use crate::sys::regular_file;
 /// Size in bytes of the buffer for copying.
 const BUFFER_BYTES: usize = 1 << 18;
 
+/// A file whose rows are joined with those of others.
+pub struct JoinedFile {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Whether each of its rows is joined; `None` for all of them.
+    pub kept: Option<Vec<bool>>,
+}
+
 /// Writes the rows of jsonl or csv files one after another. The header of csv files is written once.
-pub fn concatenate(lock: &OutputLock, format: OutputFormat, paths: &[PathBuf]) -> Result<()> {
-    let headers = paths.iter().map(|path| header(path, format)).collect::<Result<Vec<_>>>()?;
+pub fn concatenate(lock: &OutputLock, format: OutputFormat, files: &[JoinedFile]) -> Result<()> {
+    let headers = files.iter().map(|file| header(&file.path, format)).collect::<Result<Vec<_>>>()?;
     let Some(first) = headers.first() else { return Ok(()) };
-    for (path, header) in paths.iter().zip(&headers) {
+    for (file, header) in files.iter().zip(&headers) {
         if header != first {
             bail!(
                 "{} has other columns than {}; merge files of the same columns",
-                path.display(),
-                paths[0].display()
+                file.path.display(),
+                files[0].path.display()
             );
         }
     }
     let mut destination = Destination::open(lock, None, Access::Sequential)?;
     destination.append(first)?;
-    for (path, header) in paths.iter().zip(&headers) {
-        append_rows(&mut destination, path, header.len() as u64)?;
+    for (JoinedFile { path, kept }, header) in files.iter().zip(&headers) {
+        let start = header.len() as u64;
+        match kept {
+            None => append_rows(&mut destination, path, start..u64::MAX)?,
+            Some(kept) => kept_ranges(path, format, start, kept)?
+                .into_iter()
+                .try_for_each(|range| append_rows(&mut destination, path, range))?,
+        }
     }
     destination.commit()
 }
@@ -48,10 +64,41 @@ fn header(path: &Path, format: OutputFormat) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Appends the bytes of a file from `start` on.
-fn append_rows(destination: &mut Destination, path: &Path, start: u64) -> Result<()> {
+/// Where the rows are that `kept` has `true` for, in bytes. The first row is at `start`.
+fn kept_ranges(path: &Path, format: OutputFormat, start: u64, kept: &[bool]) -> Result<Vec<Range<u64>>> {
+    let unread = |error| unread(path, &error);
+    let mut ranges: Vec<Range<u64>> = Vec::new();
+    let (mut end, mut kept) = (start, kept.iter());
+    let mut add_row = |row_end: u64| {
+        let row = end..row_end;
+        end = row_end;
+        match (kept.next(), ranges.last_mut()) {
+            (Some(true), Some(last)) if last.end == row.start => last.end = row.end,
+            (Some(true), _) => ranges.push(row),
+            _ => {}
+        }
+    };
+    if format == OutputFormat::Csv {
+        let mut rows = CsvRows::open(path).map_err(unread)?;
+        rows.header().map_err(unread)?;
+        while let Some(row) = rows.read().map_err(unread)? {
+            add_row(row.bytes_read());
+        }
+    } else {
+        let (mut file, mut line, mut end) = (BufReader::new(open(path)?), Vec::new(), start);
+        while read_line(&mut file, &mut line).map_err(unread)? {
+            end += line.len() as u64;
+            add_row(end);
+        }
+    }
+    Ok(ranges)
+}
+
+/// Appends a range of the bytes of a file.
+fn append_rows(destination: &mut Destination, path: &Path, range: Range<u64>) -> Result<()> {
     let mut file = open(path)?;
-    file.seek(SeekFrom::Start(start)).map_err(|error| unread(path, &error))?;
+    file.seek(SeekFrom::Start(range.start)).map_err(|error| unread(path, &error))?;
+    let mut file = file.take(range.end - range.start);
     let (mut buffer, mut last) = (vec![0; BUFFER_BYTES], b'\n');
     loop {
         let read = file.read(&mut buffer).map_err(|error| unread(path, &error))?;

@@ -5,93 +5,126 @@ use std::io::BufReader;
 use std::path::Path;
 
 use anyhow::{Result, anyhow, bail};
-use serde::Deserialize;
-use serde::de::IgnoredAny;
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use super::csv::CsvRows;
+use super::jsonl::find_fields;
 use super::lines::read_line;
 use super::row_file::{RowFile, has_no_lines};
 use crate::error::one_line;
-use crate::rows::columns::{CHUNK, END_LINE, ID, RECORD_HASH};
+use crate::rows::columns::{CHUNK, END_LINE, RECORD_HASH};
 use crate::rows::{OutputFormat, to_text};
 use crate::sys::regular_file;
 
-/// The fields of a jsonl row.
-#[derive(Deserialize)]
-struct JsonRow {
-    id: Option<Value>,
-    chunk: Option<u64>,
-    end_line: Option<IgnoredAny>,
-    record_hash: Option<String>,
+/// What a row tells of the record that it was made of.
+#[derive(Debug, Clone, Copy)]
+pub struct HashedRow<'a> {
+    /// The id of the record, as text.
+    pub id: Option<&'a str>,
+    /// The hash of the record.
+    pub hash: &'a str,
+    /// Whether the row is the first one of the record; the others are further chunks.
+    pub is_first: bool,
 }
 
-/// Calls `visit` with the id, as text, and the hash of the record of each row; of a text with several chunks,
-/// for the first one. `chunks`: rows are to be added that are chunks.
+/// Where rows have the records that they are made of.
+#[derive(Debug, Clone, Copy)]
+pub struct HashedRows<'a> {
+    /// The format of the file.
+    pub format: OutputFormat,
+    /// Whether rows are to be added that are chunks.
+    pub chunks: bool,
+    /// The name of the column of ids.
+    pub id_column: &'a str,
+}
+
+/// Calls `visit` with each row of a file.
 pub fn for_each_record_hash(
     path: &Path,
-    format: OutputFormat,
-    chunks: bool,
-    mut visit: impl FnMut(Option<&str>, &str) -> Result<()>,
+    rows: HashedRows,
+    mut visit: impl FnMut(HashedRow) -> Result<()>,
 ) -> Result<()> {
-    let missing = || {
-        anyhow!(
-            "{} has no column {RECORD_HASH}, because it was written without --append; write it again with --append from the \
-             beginning, into a new file",
-            path.display()
-        )
-    };
+    let HashedRows { format, chunks, id_column } = rows;
     match format {
-        OutputFormat::Jsonl => {
-            let file = regular_file::open(path).map_err(|error| malformed(path, &error))?;
-            let (mut reader, mut line) = (BufReader::new(file), Vec::new());
-            while read_line(&mut reader, &mut line).map_err(|error| malformed(path, &error))? {
-                let JsonRow { id, chunk, end_line, record_hash } =
-                    serde_json::from_slice(&line).map_err(|error| malformed(path, &error))?;
-                check_lines(path, chunks && chunk.is_some(), end_line.is_some())?;
-                if chunk.unwrap_or(0) == 0 {
-                    let hash = record_hash.ok_or_else(missing)?;
-                    visit(id.as_ref().and_then(to_text).as_deref(), &hash)?;
-                }
-            }
-        }
+        OutputFormat::Jsonl => visit_lines(path, rows, &mut visit)?,
         OutputFormat::Csv => {
             let mut rows = CsvRows::open(path).map_err(|error| malformed(path, &error))?;
             let (names, _) = rows.header().map_err(|error| malformed(path, &error))?;
             let column = |name: &str| names.iter().position(|column| column == name);
-            let (id, chunk) = (column(ID), column(CHUNK));
-            let hash = column(RECORD_HASH).ok_or_else(missing)?;
-            check_lines(path, chunks && chunk.is_some(), column(END_LINE).is_some())?;
+            let (id, chunk) = (column(id_column), column(CHUNK).filter(|_| chunks));
+            let hash = column(RECORD_HASH).ok_or_else(|| missing(path))?;
+            check_lines(path, chunk.is_some(), column(END_LINE).is_some())?;
             while let Some(row) = rows.read().map_err(|error| malformed(path, &error))? {
                 if row.len() != names.len() {
                     return Err(malformed(path, &"a row has more or fewer fields than the header"));
                 }
-                if chunk.is_none_or(|chunk| &row[chunk] == b"0") {
-                    let text =
-                        |column: usize| str::from_utf8(&row[column]).map_err(|error| malformed(path, &error));
-                    let id = id.map(text).transpose()?;
-                    visit(id.filter(|id| !id.is_empty()), text(hash)?)?;
-                }
+                let text =
+                    |column: usize| str::from_utf8(&row[column]).map_err(|error| malformed(path, &error));
+                let id = id.map(text).transpose()?.filter(|id| !id.is_empty());
+                let is_first = chunk.is_none_or(|chunk| &row[chunk] == b"0");
+                visit(HashedRow { id, hash: text(hash)?, is_first })?;
             }
         }
         _ => {
             let file = RowFile::open(path, format)?;
             let schema = file.schema();
             if !schema.kept.iter().any(|column| column.name == RECORD_HASH) {
-                return Err(missing());
+                return Err(missing(path));
             }
             // Without chunks or ids, a kept column may have the name.
             let chunk = if schema.chunks { CHUNK } else { "" };
-            let id = if schema.ids.is_some() { ID } else { "" };
+            let id = if schema.ids.is_some() { schema.metadata.id_column() } else { "" };
             file.for_each_value([id, chunk, RECORD_HASH], |[id, chunk, hash]| {
-                if chunk.json().as_u64().is_some_and(|chunk| chunk > 0) {
-                    return Ok(());
-                }
-                visit(to_text(&id.json()).as_deref(), hash.json().as_str().ok_or_else(missing)?)
+                let (id, hash) = (id.json(), hash.json());
+                let id = to_text(&id);
+                let is_first = chunk.json().as_u64().unwrap_or(0) == 0;
+                visit(HashedRow {
+                    id: id.as_deref(),
+                    hash: hash.as_str().ok_or_else(|| missing(path))?,
+                    is_first,
+                })
             })?;
         }
     }
     Ok(())
+}
+
+/// Calls `visit` with each row of a jsonl file.
+fn visit_lines(
+    path: &Path,
+    HashedRows { chunks, id_column, .. }: HashedRows,
+    visit: &mut impl FnMut(HashedRow) -> Result<()>,
+) -> Result<()> {
+    let file = regular_file::open(path).map_err(|error| malformed(path, &error))?;
+    let (mut reader, mut line) = (BufReader::new(file), Vec::new());
+    while read_line(&mut reader, &mut line).map_err(|error| malformed(path, &error))? {
+        let line = str::from_utf8(&line).map_err(|error| malformed(path, &error))?;
+        let fields = find_fields(line, &mut |_| {}, &[id_column, CHUNK, END_LINE, RECORD_HASH])
+            .and_then(|fields| fields.into_iter().map(value).collect::<Result<Vec<_>, _>>())
+            .map_err(|error| malformed(path, &error))?;
+        let [id, chunk, end_line, hash] = &fields[..] else { unreachable!("four fields are wanted") };
+        // Without chunks, a kept field may have the name.
+        let chunk = chunk.as_u64().filter(|_| chunks);
+        check_lines(path, chunk.is_some(), !end_line.is_null())?;
+        let (id, hash) = (to_text(id), hash.as_str().ok_or_else(|| missing(path))?);
+        visit(HashedRow { id: id.as_deref(), hash, is_first: chunk.unwrap_or(0) == 0 })?;
+    }
+    Ok(())
+}
+
+/// The error for a file without hashes.
+fn missing(path: &Path) -> anyhow::Error {
+    anyhow!(
+        "{} has no column {RECORD_HASH}, because it was written without --append; write it again with --append from the \
+         beginning, into a new file",
+        path.display()
+    )
+}
+
+/// The value of a field; null if the row does not have it.
+fn value(field: Option<&RawValue>) -> serde_json::Result<Value> {
+    field.map_or(Ok(Value::Null), |field| serde_json::from_str(field.get()))
 }
 
 /// Refuses a file of chunks that an earlier release wrote.

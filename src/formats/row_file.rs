@@ -7,12 +7,13 @@ use std::slice::Iter;
 use anyhow::{Result, anyhow, bail};
 use arrow_array::RecordBatch;
 use arrow_schema::{DataType, FieldRef, Schema};
+use arrow_select::filter::filter_record_batch;
 
 use super::Kind;
 use super::columnar::{ColumnarFile, open_columnar};
 use crate::rows::columns::{
-    CHUNK, EMBEDDING, EMBEDDINGS, END, END_LINE, ENTITIES, ID, INDEX, INDICES, LABELS, LINE, MASKS,
-    NO_ANSWER, RANK, SCORE, START, TOKENS, TRUNCATED, VALUES,
+    CHUNK, EMBEDDING, EMBEDDINGS, END, END_LINE, ENTITIES, INDEX, INDICES, LABELS, LINE, MASKS, NO_ANSWER,
+    RANK, SCORE, START, TOKENS, TRUNCATED, VALUES,
 };
 use crate::rows::metadata::Key;
 use crate::rows::{
@@ -57,10 +58,22 @@ impl RowFile {
         &self.schema
     }
 
-    /// Calls `f` with record batches of all rows, with all columns.
-    pub fn for_each_batch(&self, f: impl FnMut(&RecordBatch) -> Result<()>) -> Result<()> {
+    /// Calls `f` with record batches of all rows, with all columns. If `kept` is there, rows that it has
+    /// `false` for are left out.
+    pub fn for_each_batch(
+        &self,
+        mut kept: Option<&[bool]>,
+        mut f: impl FnMut(&RecordBatch) -> Result<()>,
+    ) -> Result<()> {
         let columns: Vec<usize> = (0..self.file.schema().fields().len()).collect();
-        self.for_each_batch_of(&columns, f)
+        self.for_each_batch_of(&columns, |batch| {
+            let Some(rows) = kept else { return f(batch) };
+            let Some((of_batch, rest)) = rows.split_at_checked(batch.num_rows()) else {
+                bail!("{} was changed while it was read; run the command again", self.name);
+            };
+            kept = Some(rest);
+            f(&filter_record_batch(batch, &of_batch.to_vec().into())?)
+        })
     }
 
     /// Calls `f` with the values of columns, given by their names, in each row; null where the file does not
@@ -126,7 +139,7 @@ fn output_schema(arrow: &Schema, format: OutputFormat) -> Option<OutputSchema> {
     let metadata = FileMetadata::of_arrow(arrow);
     let mut fields = arrow.fields().iter().peekable();
     next_named(&mut fields, INDEX)?;
-    let ids = next_named(&mut fields, ID).map(column_type);
+    let ids = next_named(&mut fields, metadata.id_column()).map(column_type);
     let chunks = fields.peek().is_some_and(|field| field.name() == Span::NAMES[0]);
     if chunks {
         for name in Span::NAMES {
@@ -212,12 +225,13 @@ fn token_vectors(field: &FieldRef, metadata: &FileMetadata) -> Option<VectorType
 /// The type of vectors that are a fixed-size list.
 fn vector_type(list: &DataType, per_token: bool, metadata: &FileMetadata) -> Option<VectorType> {
     let DataType::FixedSizeList(element, width) = list else { return None };
-    let is_binary = metadata.output_dtype() == Some(OutputDtype::Binary);
+    let is_binary = matches!(metadata.output_dtype(), Some(OutputDtype::Binary | OutputDtype::Ubinary));
     let dtype = match element.data_type() {
         DataType::Float32 => OutputDtype::F32,
         DataType::Float16 => OutputDtype::F16,
         DataType::Int8 if is_binary => OutputDtype::Binary,
         DataType::Int8 => OutputDtype::Int8,
+        DataType::UInt8 if is_binary => OutputDtype::Ubinary,
         _ => return None,
     };
     let width = usize::try_from(*width).ok().filter(|width| *width > 0)?;

@@ -34,13 +34,15 @@ pub enum ElementType {
     F64,
     /// `i8`.
     I8,
+    /// `u8`, which only signs are stored in.
+    U8,
 }
 
 impl ElementType {
     /// Size in bytes.
     pub fn bytes(self) -> usize {
         match self {
-            ElementType::I8 => 1,
+            ElementType::I8 | ElementType::U8 => 1,
             ElementType::F16 | ElementType::Bf16 => 2,
             ElementType::F32 => 4,
             ElementType::F64 => 8,
@@ -57,6 +59,7 @@ impl ElementType {
         let bits = u64::from_le_bytes(bytes);
         match self {
             ElementType::I8 => f32::from(bits as u8 as i8),
+            ElementType::U8 => f32::from(bits as u8),
             ElementType::F16 => f16::from_bits(bits as u16).to_f32(),
             ElementType::Bf16 => bf16::from_bits(bits as u16).to_f32(),
             ElementType::F32 => f32::from_bits(bits as u32),

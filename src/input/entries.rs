@@ -15,9 +15,11 @@ use super::file;
 use super::json::{self, JsonLines};
 use super::limit::ReadLimit;
 use super::lines::Lines;
+use super::partitions::Partitions;
 use super::reader::InputReader;
 use super::record::{Entry, Fields, KeptName, Location, Position, Record, TEXT};
 use super::source::{Format, InputPath, Source};
+use crate::rows::FieldValue;
 
 /// The entries of all inputs, in their order. An error means that an input cannot be read further; it is the
 /// last item.
@@ -25,6 +27,8 @@ pub struct Entries {
     /// The inputs that are still to be opened.
     sources: vec::IntoIter<Source>,
     fields: Fields,
+    /// The fields in the names of the directories of the inputs.
+    partitions: Partitions,
     limit: ReadLimit,
     open: Option<OpenInput>,
     total_bytes: Option<u64>,
@@ -35,6 +39,8 @@ pub struct Entries {
 /// The input that is being read.
 struct OpenInput {
     reader: FormatReader,
+    /// The carried-through fields that are in the names of its directories, with their indices.
+    constants: Vec<(usize, FieldValue)>,
     /// Compressed bytes read so far; `None` if the input is not compressed.
     compressed_bytes_read: Option<Arc<AtomicU64>>,
     /// Whether the input is UTF-16.
@@ -62,14 +68,18 @@ impl Entries {
     pub fn open(sources: Vec<Source>, fields: Fields) -> Result<Self> {
         let strict = || sources.iter().filter(|source| !source.is_lenient);
         strict().try_for_each(Source::check)?;
+        let partitions = Partitions::of(&sources);
         for source in strict().filter(|source| source.format.has_header() && source.size().is_some()) {
-            OpenInput::new(source, &fields, ReadLimit::default())?;
+            OpenInput::new(source, &fields, &partitions, ReadLimit::default())?;
         }
-        json::check_optional_fields(&sources, &fields)?;
+        let in_records = |kept: &&KeptName| !partitions.has(&kept.field);
+        let keep = fields.keep.iter().filter(in_records).cloned().collect();
+        json::check_optional_fields(&sources, &Fields { keep, ..fields.clone() })?;
         let total_bytes = sources.iter().map(Source::size).sum();
         Ok(Entries {
             sources: sources.into_iter(),
             fields,
+            partitions,
             limit: ReadLimit::default(),
             open: None,
             total_bytes,
@@ -83,6 +93,7 @@ impl Entries {
         let arguments = Arguments { texts: texts.into_iter(), arguments_read: 0, bytes_read: 0 };
         let open = OpenInput {
             reader: FormatReader::Arguments(arguments),
+            constants: Vec::new(),
             compressed_bytes_read: None,
             is_utf16: false,
             size: total_bytes,
@@ -91,6 +102,7 @@ impl Entries {
         Entries {
             sources: Vec::new().into_iter(),
             fields: Fields::default(),
+            partitions: Partitions::default(),
             limit: ReadLimit::default(),
             open: Some(open),
             total_bytes,
@@ -144,7 +156,7 @@ impl Entries {
     fn read(&mut self) -> Result<Option<Entry>> {
         loop {
             if let Some(open) = &mut self.open {
-                match open.reader.read() {
+                match open.read() {
                     Ok(Some(entry)) => return Ok(Some(entry)),
                     Ok(None) => self.close(),
                     Err(error) => {
@@ -155,7 +167,7 @@ impl Entries {
                 }
             }
             let Some(source) = self.sources.next() else { return Ok(None) };
-            match OpenInput::new(&source, &self.fields, self.limit) {
+            match OpenInput::new(&source, &self.fields, &self.partitions, self.limit) {
                 Ok(open) => self.open = Some(open),
                 Err(error) if source.is_lenient => {
                     self.bytes_before += source.size().unwrap_or(0);
@@ -196,9 +208,14 @@ fn skipped_input(name: Arc<str>, error: &Error) -> Entry {
 }
 
 impl OpenInput {
-    fn new(source: &Source, fields: &Fields, limit: ReadLimit) -> Result<Self> {
+    fn new(source: &Source, fields: &Fields, partitions: &Partitions, limit: ReadLimit) -> Result<Self> {
         if let Some(fault) = &source.fault {
             bail!("{fault}");
+        }
+        let constants = partitions.values(&source.path, &fields.keep);
+        let mut fields = fields.clone();
+        for (i, _) in constants.iter().rev() {
+            fields.keep.remove(*i);
         }
         let (mut compressed_bytes_read, mut is_utf16) = (None, false);
         let mut input = || -> Result<InputReader> {
@@ -209,26 +226,36 @@ impl OpenInput {
             Ok(input)
         };
         let reader = match (source.format, &source.path) {
-            (Format::Lines, _) => FormatReader::Lines(Lines::new(input()?, fields.keep.clone(), limit)),
-            (Format::Fasta, _) => FormatReader::Fasta(Fasta::new(input()?, fields.keep.clone(), limit)),
-            (Format::Jsonl, _) => FormatReader::Json(JsonLines::new(input()?, fields.clone(), limit)),
+            (Format::Lines, _) => FormatReader::Lines(Lines::new(input()?, fields.keep, limit)),
+            (Format::Fasta, _) => FormatReader::Fasta(Fasta::new(input()?, fields.keep, limit)),
+            (Format::Jsonl, _) => FormatReader::Json(JsonLines::new(input()?, fields, limit)),
             (Format::Csv | Format::Tsv, _) => {
-                let records = CsvRecords::open(input()?.checked()?, source.syntax, fields, limit)?;
+                let records = CsvRecords::open(input()?.checked()?, source.syntax, &fields, limit)?;
                 FormatReader::Csv(Box::new(records))
             }
             (Format::Arrow, _) => {
                 let input = input()?.checked()?;
-                FormatReader::Batches(Box::new(BatchRows::open_arrow(input, source, fields, limit)?))
+                FormatReader::Batches(Box::new(BatchRows::open_arrow(input, source, &fields, limit)?))
             }
             (Format::Parquet, InputPath::File(path)) => {
                 input()?.checked()?;
-                FormatReader::Batches(Box::new(BatchRows::open_parquet(path, fields, limit)?))
+                FormatReader::Batches(Box::new(BatchRows::open_parquet(path, &fields, limit)?))
             }
             (Format::Parquet, InputPath::Stdin) => unreachable!("Source::check_format rejects it"),
             (Format::Files, _) => FormatReader::File(Some(Box::new(file::read(source, &fields.keep, limit)))),
         };
         let lenient_name = source.is_lenient.then(|| source.path.to_string().into());
-        Ok(OpenInput { reader, compressed_bytes_read, is_utf16, size: source.size(), lenient_name })
+        let size = source.size();
+        Ok(OpenInput { reader, constants, compressed_bytes_read, is_utf16, size, lenient_name })
+    }
+
+    /// Reads the next entry; `None` at the end.
+    fn read(&mut self) -> Result<Option<Entry>> {
+        let mut entry = self.reader.read()?;
+        if let Some(Entry::Record(record)) = &mut entry {
+            self.constants.iter().for_each(|(i, value)| record.kept.insert(*i, value.clone()));
+        }
+        Ok(entry)
     }
 
     /// Bytes of the entries read so far, before decompression.

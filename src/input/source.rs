@@ -219,6 +219,14 @@ impl Source {
         }
     }
 
+    /// Whether the input can be read only once: standard input, a pipe or a device.
+    pub fn is_stream(&self) -> bool {
+        match &self.path {
+            InputPath::Stdin => true,
+            InputPath::File(path) => fs::metadata(path).is_ok_and(|file| !file.is_file()),
+        }
+    }
+
     /// The size of the input in bytes, before decompression. `None` for anything but a regular file.
     pub(super) fn size(&self) -> Option<u64> {
         let InputPath::File(path) = &self.path else { return None };

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::collector::Policy;
 use super::cursor::Cursor;
+use super::known_records::Known;
 use super::source::OnNull;
 use crate::engine::{Item, NO_TOKENS};
 use crate::input::{Entry, Location};
@@ -23,10 +24,10 @@ pub(super) struct RawRecord {
     pub entry: Entry,
     /// Whether the record is selected; others have no row.
     pub is_selected: bool,
-    /// Whether the output has its rows already.
-    pub is_known: bool,
     /// The hash of the record, if rows have a column for it.
     pub hash: Option<u128>,
+    /// What the output has of the record.
+    pub known: Known,
     /// The cursor after the record.
     pub end: Cursor,
     /// Whether the record is the last row of a record batch of an Arrow stream.
@@ -52,6 +53,8 @@ pub(super) struct RecordMeta {
     pub chunk_texts: ChunkTexts,
     /// The hash of the record, if rows have a column for it (`--append`).
     pub hash: Option<u128>,
+    /// What the output has of the record.
+    pub known: Known,
     /// Whether the text is empty or white space.
     pub is_empty: bool,
     /// The result of tokenizing.

@@ -6,7 +6,7 @@ use std::ops::Range;
 use anyhow::{Result, bail};
 
 use super::cursor::Cursor;
-use super::known_records::KnownRecords;
+use super::known_records::{Known, KnownRecords};
 use super::shard::Shard;
 use crate::error::UsageError;
 use crate::input::{Entries, Entry, ReadLimit, Record};
@@ -62,8 +62,8 @@ pub struct SourceEntry {
     pub ends_batch: bool,
     /// The hash of the record, if rows have a column for it (`--append`).
     pub hash: Option<u128>,
-    /// Whether the output has rows of the record already, which then gets no row.
-    pub is_known: bool,
+    /// What the output has of the record.
+    pub(super) known: Known,
 }
 
 /// The input of a run, which is open but not read.
@@ -113,6 +113,7 @@ impl OpenInput {
     /// `known`, if there is one.
     pub fn read(mut self, limit: ReadLimit, known: Option<KnownRecords>) -> RecordSource {
         self.entries.set_limit(limit);
+        known.iter().for_each(KnownRecords::start_over);
         RecordSource {
             input: self,
             selected: 0,
@@ -265,12 +266,11 @@ impl RecordSource {
         let mut next = self.peeked.pop_front().or_else(|| self.read())?;
         self.selected += u64::from(next.as_ref().is_ok_and(|next| self.selects(&next.entry)));
         self.entries_read += 1;
-        if let (Some(known), Ok(next)) = (&mut self.known, &mut next)
+        if let (Some(known), Ok(next)) = (&self.known, &mut next)
             && let Entry::Record(record) = &next.entry
         {
-            let hash = known.hash(record);
-            match known.take(record, hash) {
-                Ok(is_known) => (next.hash, next.is_known) = (Some(hash), is_known),
+            match known.look_up(record) {
+                Ok((hash, known)) => (next.hash, next.known) = (Some(hash), known),
                 Err(error) => return Some(Err(error)),
             }
         }
@@ -281,7 +281,7 @@ impl RecordSource {
         let entries = &mut self.input.entries;
         let entry = entries.next()?;
         let (position, ends_batch) = (entries.bytes_read(), entries.ends_stream_batch());
-        Some(entry.map(|entry| SourceEntry { entry, position, ends_batch, hash: None, is_known: false }))
+        Some(entry.map(|entry| SourceEntry { entry, position, ends_batch, hash: None, known: Known::New }))
     }
 }
 

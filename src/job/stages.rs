@@ -16,7 +16,7 @@ use super::queries::Queries;
 use super::reader::start_stages;
 use super::signals::listen;
 use super::source::{OpenInput, RecordSource};
-use super::stats::ExitStatus;
+use super::stats::{ExitStatus, Stats};
 use super::summary::{EngineStats, write_summary};
 use crate::engine::{Engine, MemoryBudget, RowCache, Task};
 use crate::input::ReadLimit;
@@ -36,7 +36,7 @@ pub struct JobPlan<T> {
     /// Where to start if an earlier run has left rows.
     pub start: StartMode,
     /// The records of the file that the rows are added to (`--append`).
-    pub appended: Option<FileRecords>,
+    pub appended: Option<Arc<FileRecords>>,
 }
 
 /// What makes the rows of a run.
@@ -68,6 +68,7 @@ pub struct UnfinishedJob<T> {
     engine: EnginePlan<T>,
     output: RunOutput,
     journal: Option<Journal>,
+    appended: Option<Arc<FileRecords>>,
     /// The run to resume.
     interrupted: Option<Manifest>,
 }
@@ -75,6 +76,7 @@ pub struct UnfinishedJob<T> {
 /// A complete run that wrote the output.
 pub struct UpToDateJob {
     output: RunOutput,
+    appended: Option<Arc<FileRecords>>,
     engine: EngineStats,
 }
 
@@ -91,7 +93,7 @@ impl<T: Task> JobPlan<T> {
             }
             None => (None, EarlierRun::None),
         };
-        let known = match appended {
+        let known = match appended.clone() {
             Some(records) => Some(KnownRecords::new(output.identity.digest_of_options()?, records)?),
             None => None,
         };
@@ -109,7 +111,7 @@ impl<T: Task> JobPlan<T> {
                     console.note(format!("{target} is up to date: {}", counted(run.stats.rows, "row")));
                     output.timings.resumed = run.stats;
                     let engine = EngineStats::of_idle(&engine.budget, engine.device);
-                    return Ok(OpenedJob::UpToDate(Box::new(UpToDateJob { output, engine })));
+                    return Ok(OpenedJob::UpToDate(Box::new(UpToDateJob { output, appended, engine })));
                 }
                 console.note(format!(
                     "{target} is complete, but the input has changed; starting from the beginning"
@@ -117,7 +119,7 @@ impl<T: Task> JobPlan<T> {
                 source = reopen()?.read(limit, known);
             }
         }
-        let job = UnfinishedJob { source, queries, engine, output, journal, interrupted };
+        let job = UnfinishedJob { source, queries, engine, output, journal, appended, interrupted };
         Ok(OpenedJob::Unfinished(Box::new(job)))
     }
 }
@@ -126,12 +128,18 @@ impl UpToDateJob {
     /// Writes the summary.
     pub fn report(mut self, summary: Option<&Path>) -> Result<ExitStatus> {
         let RunOutput { timings, schema, identity, .. } = &mut self.output;
+        count_deleted(&mut timings.resumed, self.appended.as_deref());
         if let Some(path) = summary {
             add_weights_digest(&mut schema.metadata, &identity.files.wait()?);
             write_summary(path, &timings.resumed, timings, &self.engine, &schema.metadata)?;
         }
         Ok(timings.resumed.exit_status())
     }
+}
+
+/// Counts the records whose rows are removed from the file that rows are added to.
+fn count_deleted(stats: &mut Stats, appended: Option<&FileRecords>) {
+    stats.deleted = appended.map_or(0, FileRecords::deleted);
 }
 
 /// A run that is ready: its records are those that have no rows yet.
@@ -141,6 +149,7 @@ pub struct Job<T> {
     source: RecordSource,
     queries: Queries,
     collector: Collector,
+    appended: Option<Arc<FileRecords>>,
     console: Console,
     /// Whether an interrupted run had already written all rows.
     is_complete: bool,
@@ -159,7 +168,7 @@ impl<T: Task> UnfinishedJob<T> {
 
     /// Continues the interrupted run, if there is one, or starts at the first record.
     pub fn start(self) -> Result<Job<T>> {
-        let UnfinishedJob { mut source, queries, engine, mut output, journal, interrupted } = self;
+        let UnfinishedJob { mut source, queries, engine, mut output, journal, appended, interrupted } = self;
         let EnginePlan { task, budget, device, cache } = engine;
         let cache = match cache {
             Some(directory) => Some(RowCache::open(&directory, output.identity.digest_of_rows()?)?),
@@ -171,7 +180,7 @@ impl<T: Task> UnfinishedJob<T> {
             (journal, _) => (Collector::start(output, journal, &mut source)?, false),
         };
         let engine = Engine::new(Arc::new(task), budget, cache);
-        Ok(Job { engine, device, source, queries, collector, console, is_complete })
+        Ok(Job { engine, device, source, queries, collector, appended, console, is_complete })
     }
 }
 
@@ -180,6 +189,7 @@ pub struct FinishedJob<T> {
     engine: Engine<T>,
     device: String,
     collector: Collector,
+    appended: Option<Arc<FileRecords>>,
     console: Console,
 }
 
@@ -189,7 +199,7 @@ impl<T: Task> Job<T> {
     /// # Errors
     /// If the input, the model or the output fails. [`super::Interrupted`] if the user interrupts the run.
     pub fn run(self) -> Result<FinishedJob<T>> {
-        let Job { engine, device, source, queries, mut collector, console, is_complete } = self;
+        let Job { engine, device, source, queries, mut collector, appended, console, is_complete } = self;
         if !is_complete {
             let interrupts = listen()?;
             if !collector.is_resumable() {
@@ -200,7 +210,7 @@ impl<T: Task> Job<T> {
             let waves = start_stages(source, cursor, collector.is_resumable(), queries, &engine)?;
             collector.run(&waves, &interrupts)?;
         }
-        Ok(FinishedJob { engine, device, collector, console })
+        Ok(FinishedJob { engine, device, collector, appended, console })
     }
 }
 
@@ -209,7 +219,8 @@ impl<T: Task> FinishedJob<T> {
     /// to.
     pub fn report(mut self, appended: Option<&SidecarPaths>, summary: Option<&Path>) -> Result<ExitStatus> {
         self.collector.report(appended);
-        let stats = *self.collector.stats();
+        let mut stats = *self.collector.stats();
+        count_deleted(&mut stats, self.appended.as_deref());
         let engine = EngineStats::of(&self.engine, self.device);
         let detail = |message: String| self.console.detail(message);
         let elapsed = self.collector.timings().start.elapsed();

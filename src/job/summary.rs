@@ -166,7 +166,7 @@ mod tests {
         let keys: Vec<&str> = summary.keys().map(String::as_str).collect();
         let expected = "rows texts chunks tokens truncated tokens_cut chunked windows skipped failed nulled not_finite rows_resumed \
                         seconds seconds_resumed seconds_loading seconds_encoding rows_per_second tokens_per_second idle threads \
-                        batch_tokens device empty skipped_empty null_rows skipped_null unchanged cached repeated peak_memory_bytes";
+                        batch_tokens device empty skipped_empty null_rows skipped_null unchanged added updated deleted cached repeated peak_memory_bytes";
         assert_eq!(keys, expected.split_whitespace().collect::<Vec<_>>());
         assert_eq!([&summary["rows"], &summary["tokens_cut"], &summary["windows"]], [9, 7, 5]);
     }

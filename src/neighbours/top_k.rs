@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::sink::{Neighbour, Sink};
 
@@ -42,6 +42,8 @@ pub struct Nearest {
     least: Vec<AtomicU32>,
     /// The row that the first query is, if the queries are rows of the file.
     first_query_row: Option<usize>,
+    /// Whether each row can be a neighbour; `None` if all can.
+    among: Option<Arc<[bool]>>,
 }
 
 impl Nearest {
@@ -54,12 +56,19 @@ impl Nearest {
             heaps: (0..queries).map(|_| Mutex::new(BinaryHeap::new())).collect(),
             least: (0..queries).map(|_| AtomicU32::new(least.to_bits())).collect(),
             first_query_row: None,
+            among: None,
         }
     }
 
     /// Declares that the queries are consecutive rows of the searched file: a row is no neighbour of itself.
     pub fn excluding_rows_from(mut self, first_row: usize) -> Self {
         self.first_query_row = Some(first_row);
+        self
+    }
+
+    /// Declares that only those rows are neighbours that `rows` has `true` for.
+    pub fn among(mut self, rows: Arc<[bool]>) -> Self {
+        self.among = Some(rows);
         self
     }
 
@@ -80,11 +89,12 @@ impl Sink for Nearest {
 
     fn wants(&self, query: usize, row: usize) -> bool {
         self.first_query_row.is_none_or(|first| first + query != row)
+            && self.among.as_ref().is_none_or(|rows| rows.get(row) == Some(&true))
     }
 
     fn offer(&self, query: usize, neighbour: Neighbour) {
         // Also false if the score is below the threshold, which `least` never falls below.
-        if neighbour.score < self.least_score(query) || self.k == 0 {
+        if neighbour.score < self.least_score(query) || self.k == 0 || !self.wants(query, neighbour.index) {
             return;
         }
         let mut heap = self.heaps[query].lock().unwrap_or_else(PoisonError::into_inner);

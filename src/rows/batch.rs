@@ -16,17 +16,19 @@ use arrow_select::concat::concat;
 use serde_json::Value;
 
 use super::column_type::{ColumnType, exact_f64, to_text};
-use super::columns::{EMBEDDING, EMBEDDINGS, ID, INDEX, TOKENS, TRUNCATED};
+use super::columns::{EMBEDDING, EMBEDDINGS, INDEX, TOKENS, TRUNCATED};
 use super::content_columns::{self, ContentBuilder};
 use super::field::FieldValue;
 use super::row::{Row, Span};
 use super::schema::OutputSchema;
 
-/// The Arrow schema of an output: `index`, `id` if rows have ids, the columns of [`Span`] if rows are chunks,
-/// `tokens`, `truncated`, the kept columns, and those of the content.
+/// The Arrow schema of an output: `index`, the ids if rows have any, the columns of [`Span`] if rows are
+/// chunks, `tokens`, `truncated`, the kept columns, and those of the content.
 pub(crate) fn arrow_schema(schema: &OutputSchema) -> SchemaRef {
     let mut fields = vec![Field::new(INDEX, DataType::Int64, false)];
-    fields.extend(schema.ids.as_ref().map(|id_type| Field::new(ID, id_type.data_type(), true)));
+    fields.extend(
+        schema.ids.as_ref().map(|id_type| Field::new(schema.metadata.id_column(), id_type.data_type(), true)),
+    );
     if schema.chunks {
         fields.extend(Span::NAMES.map(|name| Field::new(name, DataType::Int64, false)));
     }

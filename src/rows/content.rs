@@ -208,7 +208,7 @@ impl ContentType {
             ContentType::Vectors(VectorType { dtype, .. }) => match dtype {
                 OutputDtype::F32 | OutputDtype::F16 => true,
                 OutputDtype::Int8 => format.has_columns(),
-                OutputDtype::Binary => false,
+                OutputDtype::Binary | OutputDtype::Ubinary => false,
             },
             ContentType::Outputs(outputs) => outputs.parts().all(|part| part.preserves_non_finite(format)),
             ContentType::Scores { .. }

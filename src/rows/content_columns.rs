@@ -9,7 +9,7 @@ use anyhow::Result;
 use arrow_array::ArrayRef;
 use arrow_array::builder::{
     ArrayBuilder, FixedSizeListBuilder, Float16Builder, Float32Builder, Int8Builder, Int32Builder,
-    Int64Builder, ListBuilder, PrimitiveBuilder, StringBuilder, StructBuilder, make_builder,
+    Int64Builder, ListBuilder, PrimitiveBuilder, StringBuilder, StructBuilder, UInt8Builder, make_builder,
 };
 use arrow_array::types::{ArrowPrimitiveType, Float32Type, Int32Type};
 use arrow_schema::{DataType, Field, Fields};
@@ -56,6 +56,7 @@ fn vector_type(vectors: &VectorType) -> DataType {
         OutputDtype::F32 => DataType::Float32,
         OutputDtype::F16 => DataType::Float16,
         OutputDtype::Int8 | OutputDtype::Binary => DataType::Int8,
+        OutputDtype::Ubinary => DataType::UInt8,
     };
     DataType::FixedSizeList(Arc::new(item_field(element)), vectors.width() as i32)
 }
@@ -236,5 +237,6 @@ fn push_elements(vectors: &mut FixedSizeListBuilder<Box<dyn ArrayBuilder>>, valu
         VectorValues::F32(values) => typed::<Float32Builder>(vectors.values()).append_slice(values),
         VectorValues::F16(values) => typed::<Float16Builder>(vectors.values()).append_slice(values),
         VectorValues::Int8(values) => typed::<Int8Builder>(vectors.values()).append_slice(values),
+        VectorValues::Uint8(values) => typed::<UInt8Builder>(vectors.values()).append_slice(values),
     }
 }

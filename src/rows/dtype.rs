@@ -21,6 +21,8 @@ pub enum OutputDtype {
     /// One bit per dimension, set where the element is above zero. Eight bits are one `i8`, as in
     /// sentence-transformers' `quantize_embeddings(…, "binary")`.
     Binary,
+    /// The same bits as `u8`, as in `quantize_embeddings(…, "ubinary")`.
+    Ubinary,
 }
 
 names!(OutputDtype {
@@ -28,6 +30,7 @@ names!(OutputDtype {
     F16 => "f16" | "float16",
     Int8 => "int8",
     Binary => "binary",
+    Ubinary => "ubinary",
 });
 
 impl OutputDtype {
@@ -35,7 +38,7 @@ impl OutputDtype {
     pub fn width(self, dimensions: usize) -> usize {
         match self {
             OutputDtype::F32 | OutputDtype::F16 | OutputDtype::Int8 => dimensions,
-            OutputDtype::Binary => dimensions / 8,
+            OutputDtype::Binary | OutputDtype::Ubinary => dimensions / 8,
         }
     }
 
@@ -44,7 +47,7 @@ impl OutputDtype {
         match self {
             OutputDtype::F32 => 4,
             OutputDtype::F16 => 2,
-            OutputDtype::Int8 | OutputDtype::Binary => 1,
+            OutputDtype::Int8 | OutputDtype::Binary | OutputDtype::Ubinary => 1,
         }
     }
 
@@ -59,9 +62,12 @@ impl OutputDtype {
             }
             OutputDtype::Int8 => quantize_int8(&values),
             OutputDtype::Binary => {
-                let values =
-                    values.chunks(dimensions).flat_map(|vector| vector.chunks(8).map(pack_signs)).collect();
-                StoredVector { values: VectorValues::Int8(values), scale: None }
+                let signs = packed_signs(&values, dimensions).map(|bits| offset_signs(bits).cast_signed());
+                StoredVector { values: VectorValues::Int8(signs.collect()), scale: None }
+            }
+            OutputDtype::Ubinary => {
+                let values = VectorValues::Uint8(packed_signs(&values, dimensions).collect());
+                StoredVector { values, scale: None }
             }
         }
     }
@@ -89,11 +95,19 @@ fn quantize_int8(values: &[f32]) -> StoredVector {
     stored(values.iter().map(quantize).collect(), scale)
 }
 
-/// The signs of eight dimensions, the first in the most significant bit: `np.packbits(x > 0) - 128` as
-/// `int8`.
-fn pack_signs(dimensions: &[f32]) -> i8 {
-    let bits = dimensions.iter().enumerate().fold(0u8, |bits, (i, x)| bits | (u8::from(*x > 0.0) << (7 - i)));
-    (bits ^ 0x80) as i8
+/// The signs of vectors, eight dimensions in a byte.
+fn packed_signs(values: &[f32], dimensions: usize) -> impl Iterator<Item = u8> {
+    values.chunks(dimensions).flat_map(|vector| vector.chunks(8).map(pack_signs))
+}
+
+/// The signs of eight dimensions, the first in the most significant bit: `np.packbits(x > 0)`.
+fn pack_signs(dimensions: &[f32]) -> u8 {
+    dimensions.iter().enumerate().fold(0, |bits, (i, x)| bits | (u8::from(*x > 0.0) << (7 - i)))
+}
+
+/// A byte of `ubinary` as one of `binary`, which is less by 128, or one of `binary` as one of `ubinary`.
+pub(crate) fn offset_signs(byte: u8) -> u8 {
+    byte ^ 0x80
 }
 
 /// The vector of a row as it is stored, or its vectors, `(tokens, D)`.
@@ -112,7 +126,7 @@ impl StoredVector {
         let values = match &self.values {
             VectorValues::F32(values) => values.iter().all(|x| x.is_finite()),
             VectorValues::F16(values) => values.iter().all(|x| x.is_finite()),
-            VectorValues::Int8(_) => true,
+            VectorValues::Int8(_) | VectorValues::Uint8(_) => true,
         };
         values && self.scale.is_none_or(f32::is_finite)
     }
@@ -127,6 +141,8 @@ pub enum VectorValues {
     F16(Vec<f16>),
     /// Elements of `int8` and `binary` vectors.
     Int8(Vec<i8>),
+    /// Elements of `ubinary` vectors.
+    Uint8(Vec<u8>),
 }
 
 impl VectorValues {
@@ -136,6 +152,7 @@ impl VectorValues {
             VectorValues::F32(values) => values.len(),
             VectorValues::F16(values) => values.len(),
             VectorValues::Int8(values) => values.len(),
+            VectorValues::Uint8(values) => values.len(),
         }
     }
 
@@ -145,15 +162,17 @@ impl VectorValues {
             VectorValues::F32(values) => bytes.extend(values.iter().flat_map(|x| x.to_le_bytes())),
             VectorValues::F16(values) => bytes.extend(values.iter().flat_map(|x| x.to_le_bytes())),
             VectorValues::Int8(values) => bytes.extend(values.iter().map(|x| x.cast_unsigned())),
+            VectorValues::Uint8(values) => bytes.extend_from_slice(values),
         }
     }
 
-    /// The elements as decimal text with the fewest digits that read back as the same `f32` or `i8`.
+    /// The elements as decimal text with the fewest digits that read back as the same number.
     pub(crate) fn to_strings(&self) -> Vec<String> {
         match self {
             VectorValues::F32(values) => values.iter().map(f32::to_string).collect(),
             VectorValues::F16(values) => values.iter().map(|x| x.to_f32().to_string()).collect(),
             VectorValues::Int8(values) => values.iter().map(i8::to_string).collect(),
+            VectorValues::Uint8(values) => values.iter().map(u8::to_string).collect(),
         }
     }
 
@@ -176,18 +195,25 @@ impl Serialize for ValuesSlice<'_> {
             VectorValues::F32(values) => serializer.collect_seq(&values[range]),
             VectorValues::F16(values) => serializer.collect_seq(values[range].iter().map(|x| x.to_f32())),
             VectorValues::Int8(values) => serializer.collect_seq(&values[range]),
+            VectorValues::Uint8(values) => serializer.collect_seq(&values[range]),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{OutputDtype, VectorValues, pack_signs};
+    use super::{OutputDtype, VectorValues};
 
     #[test]
     fn signs_are_packed_as_numpy_packs_them() {
-        assert_eq!(pack_signs(&[1.0, -1.0, 0.0, -0.0, -1.0, -1.0, f32::NAN, 0.1]), 1);
-        assert_eq!([pack_signs(&[-1.0; 8]), pack_signs(&[1.0; 8])], [-128, 127]);
+        let mixed = [1.0, -1.0, 0.0, -0.0, -1.0, -1.0, f32::NAN, 0.1];
+        let vectors = [mixed, [-1.0; 8], [1.0; 8]].concat();
+        for (dtype, expected) in [
+            (OutputDtype::Ubinary, VectorValues::Uint8(vec![129, 0, 255])),
+            (OutputDtype::Binary, VectorValues::Int8(vec![1, -128, 127])),
+        ] {
+            assert_eq!(dtype.quantize(vectors.clone(), 24).values, expected);
+        }
     }
 
     #[test]

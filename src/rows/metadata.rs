@@ -6,6 +6,7 @@ use std::collections::btree_map;
 use arrow_schema::Schema;
 use serde::{Deserialize, Serialize};
 
+use super::columns::ID;
 use super::dtype::OutputDtype;
 use crate::named::{Named, names};
 
@@ -36,6 +37,8 @@ pub enum Key {
     Normalized,
     /// The name of the column of vectors, if the user has chosen it.
     VectorColumn,
+    /// The name of the column of ids, if the user has chosen it.
+    IdColumn,
     /// Dimensions of a vector.
     Dimensions,
     /// The prompt before each text.
@@ -83,6 +86,7 @@ names!(Key {
     Pooling => "pooling",
     Normalized => "normalized",
     VectorColumn => "vector_column",
+    IdColumn => "id_column",
     Dimensions => "dimensions",
     Prompt => "prompt",
     Similarity => "similarity",
@@ -147,6 +151,11 @@ impl FileMetadata {
     /// Removes a key.
     pub fn remove(&mut self, key: Key) {
         self.0.remove(key.name());
+    }
+
+    /// The name of the column of ids.
+    pub fn id_column(&self) -> &str {
+        self.get(Key::IdColumn).unwrap_or(ID)
     }
 
     /// All keys, in their order, with their values.

@@ -26,6 +26,7 @@ pub use content::{
     Answer, Content, ContentType, Entity, LabelScore, OutputTypes, SpanKind, TokenScore, VectorType,
 };
 pub(crate) use content_columns::fields as content_fields;
+pub(crate) use dtype::offset_signs;
 pub use dtype::{OutputDtype, StoredVector, VectorValues};
 pub use field::FieldValue;
 pub use format::OutputFormat;

@@ -1,17 +1,18 @@
-//! `embed --append`: rows of new records are written to a file of their own, which is joined with the output
-//! at the end.
+//! `embed --append`: rows of new and changed records are written to a file of their own, which is joined with
+//! the rows of the output that stay at the end.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Result, anyhow, bail};
 
 use super::merge;
 use super::records::{Append, RecordOptions};
 use crate::error::UsageError;
-use crate::formats::for_each_record_hash;
-use crate::job::refuse_interrupted;
+use crate::formats::{JoinedFile, for_each_record_hash};
+use crate::job::{FileRecords, StartMode, refuse_interrupted};
 use crate::store::{OutputLock, ReadFiles, SidecarPaths, Target, own_file, remove};
-use crate::sys::console::counted;
+use crate::sys::console::{counted, thousands};
 use crate::sys::regular_file::has_dir_entry;
 
 /// The file that rows are appended to, which is locked until they are.
@@ -20,11 +21,14 @@ pub(super) struct Appended {
     file: PathBuf,
     /// The file of the new rows until they are appended: [`SidecarPaths::added`].
     added: PathBuf,
+    /// The records of the file.
+    records: Arc<FileRecords>,
 }
 
 impl Appended {
-    /// Locks the output, if there is one that rows can be appended to.
-    pub(super) fn open(options: &RecordOptions) -> Result<Option<Self>> {
+    /// Locks the output and reads the hashes of its records, if there is an output that rows can be appended
+    /// to.
+    pub(super) fn open(options: &RecordOptions, append: &Append) -> Result<Option<Self>> {
         if !options.format.has_columns() {
             bail!(UsageError(format!(
                 "--append needs a column for the hash of each record, which {} does not have; write jsonl, csv, parquet or arrow",
@@ -40,34 +44,59 @@ impl Appended {
         if !file.exists() {
             return Ok(None);
         }
+        if options.selection.shard.is_some() {
+            if options.start == StartMode::Resume {
+                return Ok(None);
+            }
+            bail!(UsageError(format!(
+                "--shard: {} exists, and --append adds no rows to the file of a shard; append to the merged file, or remove it",
+                file.display()
+            )));
+        }
         refuse_interrupted(sidecars)?;
         let added = sidecars.added.clone();
         check_is_added(&added)?;
-        Ok(Some(Appended { lock, file, added }))
+        let records = FileRecords::read(&file, options.hashed_rows(), append.records.changes)?;
+        Ok(Some(Appended { lock, file, added, records: Arc::new(records) }))
     }
 
-    /// Makes a run write rows of new records only, into their own file.
+    /// Makes a run write rows of new and changed records only, into their own file.
     pub(super) fn redirect(&self, options: &mut RecordOptions) {
         options.output = Target::File(self.added.clone());
-        options.append = Some(Append { file: Some(self.file.clone()) });
+        options.append = Some(Append { file: Some(self.file.clone()), records: self.records.clone() });
     }
 
-    /// Joins the output and the new rows, and removes the file of the new rows. If the process is killed
-    /// before, the next run with `--resume` does it.
+    /// Joins the rows of the output that stay and the new rows, and removes the file of the new rows. If the
+    /// process is killed before, the next run with `--resume` does it.
     pub(super) fn finish(self, options: &RecordOptions) -> Result<()> {
-        let mut records = 0;
-        for_each_record_hash(&self.added, options.format, options.chunks, |_, _| {
-            records += 1;
+        let rows = options.hashed_rows();
+        let (mut added, mut updated) = (0, 0);
+        for_each_record_hash(&self.added, rows, |row| {
+            let count =
+                if row.id.is_some_and(|id| self.records.has_id(id)) { &mut updated } else { &mut added };
+            *count += u64::from(row.is_first);
             Ok(())
         })?;
-        let files = [self.file.clone(), self.added.clone()];
-        if records > 0 {
-            merge::join(&self.lock, &files)?;
+        let changes = self.records.changes;
+        let kept = changes.any().then(|| self.records.kept_rows(&self.file, rows)).transpose()?;
+        if added + updated > 0 || kept.iter().flatten().any(|is_kept| !is_kept) {
+            let file = JoinedFile { path: self.file.clone(), kept };
+            merge::join(&self.lock, &[file, JoinedFile { path: self.added.clone(), kept: None }])?;
         } else if let Some(sidecars) = self.lock.sidecars() {
             // New records without rows have entries, too.
-            merge::join_ledgers(sidecars, &files)?;
+            merge::join_ledgers(sidecars, &[&self.file, &self.added])?;
         }
-        options.console.note(format!("appended {} to {}", counted(records, "record"), self.lock.target()));
+        let target = self.lock.target();
+        options.console.note(if changes.any() {
+            let deleted = thousands(self.records.deleted());
+            format!(
+                "{target}: {} added, {} updated, {deleted} deleted",
+                counted(added, "record"),
+                thousands(updated)
+            )
+        } else {
+            format!("appended {} to {target}", counted(added + updated, "record"))
+        });
         remove(&self.added)?;
         SidecarPaths::of(&Target::File(self.added))?.map_or(Ok(()), |sidecars| sidecars.remove())
     }

@@ -19,10 +19,8 @@ pub type EmbedOptions = TaskOptions<VectorOptions>;
 /// # Errors
 /// If the input, the model or the output fails. [`crate::job::Interrupted`] if the user interrupts the run.
 pub fn embed(mut options: EmbedOptions) -> Result<ExitStatus> {
-    if options.records.append.is_none() {
-        return embed_records(&options);
-    }
-    let file = Appended::open(&options.records)?;
+    let Some(append) = &options.records.append else { return embed_records(&options) };
+    let file = Appended::open(&options.records, append)?;
     let Some(file) = file else { return embed_records(&options) };
     file.redirect(&mut options.records);
     let status = embed_records(&options)?;

@@ -137,7 +137,7 @@ fn check_options(options: &VectorOptions) -> Result<()> {
     }
     match dtype {
         OutputDtype::F32 | OutputDtype::F16 => Ok(()),
-        OutputDtype::Int8 | OutputDtype::Binary => bail!(UsageError(format!(
+        OutputDtype::Int8 | OutputDtype::Binary | OutputDtype::Ubinary => bail!(UsageError(format!(
             "--output-dtype {} does not support --outputs; choose f32 or f16",
             dtype.name()
         ))),

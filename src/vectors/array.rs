@@ -82,6 +82,8 @@ impl ArrayVectors {
                 Elements::F16(bits.reinterpret_cast())
             }
             OutputDtype::Binary => Elements::Binary(bytemuck::cast_slice(stored)),
+            // Files with such elements are converted, and not read here.
+            OutputDtype::Ubinary => return None,
             OutputDtype::Int8 => {
                 let values = bytemuck::cast_slice(stored);
                 let scales = match scales_start {

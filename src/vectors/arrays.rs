@@ -62,7 +62,7 @@ pub(super) fn open_safetensors(
     let tensor = &tensors[find(name, field, "tensor", &[EMBEDDINGS], &tensors)?];
     let Some(element) = tensor.element else {
         let (column, found) = (&tensor.name, &tensor.type_name);
-        bail!("{name}: tensor {column:?} has the type {found}; convert it to F32, F16 or I8")
+        bail!("{name}: tensor {column:?} has the type {found}; convert it to F32, F16, I8 or U8")
     };
     let file = Arc::new(file);
     let columns = |rows: usize| {
@@ -85,7 +85,7 @@ fn candidate(array: &StoredArray) -> Candidate {
     let held = match array.element {
         Some(_) if array.shape.len() == 1 => Held::Ambiguous,
         _ if array.shape.len() != 2 => Held::Other,
-        Some(ElementType::I8) => Held::Ambiguous,
+        Some(ElementType::I8 | ElementType::U8) => Held::Ambiguous,
         Some(_) => Held::Vectors,
         None => Held::Other,
     };
@@ -97,7 +97,7 @@ fn of_numpy(name: &str, array: StoredArray) -> Result<(StoredArray, ElementType)
     match array.element {
         Some(element) => Ok((array, element)),
         None => bail!(
-            "{name} holds elements of type {}, expected f2, f4, f8 or i1; convert the array, for example with \
+            "{name} holds elements of type {}, expected f2, f4, f8, i1 or u1; convert the array, for example with \
              .astype(\"float32\")",
             array.type_name
         ),

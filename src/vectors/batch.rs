@@ -4,7 +4,7 @@ use std::ops::{ControlFlow, Range};
 
 use anyhow::{Result, anyhow, bail};
 use arrow_array::cast::AsArray;
-use arrow_array::types::{Float16Type, Float32Type, Int8Type};
+use arrow_array::types::{Float16Type, Float32Type, Int8Type, UInt8Type};
 use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_schema::{DataType, FieldRef, Schema};
 
@@ -102,12 +102,13 @@ impl VectorSchema {
             DataType::Float32 | DataType::Float64 => OutputDtype::F32,
             DataType::Float16 => OutputDtype::F16,
             DataType::Int8 => dimensions_of_int8(&metadata, 0, scale.is_none()).0,
+            DataType::UInt8 => OutputDtype::Ubinary,
             other => bail!(
-                "{name}: the elements of column {column:?} have the type {}; convert them to f32, f16 or int8",
+                "{name}: the elements of column {column:?} have the type {}; convert them to f32, f16, int8 or uint8",
                 one_line(other)
             ),
         };
-        if kind == Representation::PerToken && matches!(dtype, OutputDtype::Int8 | OutputDtype::Binary) {
+        if kind == Representation::PerToken && !matches!(dtype, OutputDtype::F32 | OutputDtype::F16) {
             return Err(token_integers(name));
         }
         let mut decoded: Vec<usize> = [vectors].into_iter().chain(scale).collect();
@@ -160,7 +161,7 @@ impl VectorSchema {
         if self.kind == Representation::Sparse {
             return self.metadata.dimensions();
         }
-        if self.dtype == OutputDtype::Binary { 8 * width } else { width }
+        if matches!(self.dtype, OutputDtype::Binary | OutputDtype::Ubinary) { 8 * width } else { width }
     }
 
     /// The block of the `rows` rows that a buffer holds, of vectors with `width` stored elements.
@@ -236,6 +237,10 @@ impl VectorSchema {
             }
             OutputDtype::Int8 | OutputDtype::Binary => {
                 buffer.extend_int8(values.as_primitive_opt::<Int8Type>().ok_or_else(wrong_type)?.values());
+            }
+            OutputDtype::Ubinary => {
+                buffer
+                    .extend_ubinary(values.as_primitive_opt::<UInt8Type>().ok_or_else(wrong_type)?.values());
             }
         }
         match self.scale.and_then(column) {

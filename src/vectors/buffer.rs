@@ -4,7 +4,7 @@ use half::f16;
 use half::slice::HalfBitsSliceExt;
 
 use crate::neighbours::{Block, Elements};
-use crate::rows::OutputDtype;
+use crate::rows::{OutputDtype, offset_signs};
 
 /// The memory of one block.
 #[derive(Default)]
@@ -35,7 +35,7 @@ impl BlockBuffer {
                 self.f16s.resize(elements, 0);
                 bytemuck::cast_slice_mut(&mut self.f16s)
             }
-            OutputDtype::Int8 | OutputDtype::Binary => {
+            OutputDtype::Int8 | OutputDtype::Binary | OutputDtype::Ubinary => {
                 self.int8s.resize(elements, 0);
                 bytemuck::cast_slice_mut(&mut self.int8s)
             }
@@ -65,6 +65,11 @@ impl BlockBuffer {
     /// Appends elements of `int8`, or signs of `binary`.
     pub(super) fn extend_int8(&mut self, elements: &[i8]) {
         self.int8s.extend_from_slice(elements);
+    }
+
+    /// Appends elements of `ubinary`, as those of `binary`.
+    pub(super) fn extend_ubinary(&mut self, elements: &[u8]) {
+        self.int8s.extend(elements.iter().map(|byte| offset_signs(*byte).cast_signed()));
     }
 
     /// Appends a part of the elements of sparse rows.
@@ -120,7 +125,7 @@ impl BlockBuffer {
             OutputDtype::F32 => Elements::F32(&self.f32s),
             OutputDtype::F16 => Elements::F16(self.f16s.reinterpret_cast()),
             OutputDtype::Int8 => Elements::Int8 { values: &self.int8s, scales: &self.scales },
-            OutputDtype::Binary => Elements::Binary(&self.int8s),
+            OutputDtype::Binary | OutputDtype::Ubinary => Elements::Binary(&self.int8s),
         };
         let lengths = &self.lengths[..];
         let rows = if lengths.is_empty() { rows } else { lengths.iter().sum() };

@@ -75,7 +75,8 @@ fn segments(
 ) -> Result<Option<Vec<Segment>>> {
     let is_stored = match columnar.schema().field(schema.vectors).data_type() {
         DataType::FixedSizeList(item, _) => {
-            schema.kind == Representation::Dense && *item.data_type() != DataType::Float64
+            schema.kind == Representation::Dense
+                && ![DataType::Float64, DataType::UInt8].contains(item.data_type())
         }
         _ => false,
     };

@@ -1,5 +1,5 @@
 //! Dense arrays as other software stores them. Where the elements are not in the file as they are in memory
-//! (f64, bf16, big-endian, column-major), rows are read and converted.
+//! (f64, bf16, signs in u8, big-endian, column-major), rows are read and converted.
 
 use std::fs::File;
 use std::ops::{ControlFlow, Range};
@@ -44,6 +44,7 @@ pub(super) fn open(
     let (dtype, dimensions) = match element {
         ElementType::F16 if !array.is_big_endian && !array.is_column_major => (OutputDtype::F16, width),
         ElementType::I8 => dimensions_of_int8(&metadata, width, false),
+        ElementType::U8 => (OutputDtype::Ubinary, 8 * width),
         _ => (OutputDtype::F32, width),
     };
     let bytes = (rows as u64).checked_mul((width * element.bytes()) as u64);
@@ -55,7 +56,7 @@ pub(super) fn open(
     let is_plain = match element {
         ElementType::I8 => true,
         ElementType::F16 | ElementType::F32 => !array.is_big_endian,
-        ElementType::Bf16 | ElementType::F64 => false,
+        ElementType::Bf16 | ElementType::F64 | ElementType::U8 => false,
     };
     let vectors: Box<dyn Vectors> = if is_plain && !array.is_column_major {
         let segments = vec![Segment { rows: 0..rows, offset: array.offset, scales: None }];
@@ -112,6 +113,9 @@ impl ConvertedVectors {
             match element {
                 ElementType::I8 => {
                     buffer.extend_int8(&vector.iter().map(|x| *x as i8).collect::<Vec<_>>());
+                }
+                ElementType::U8 => {
+                    buffer.extend_ubinary(&vector.iter().map(|x| *x as u8).collect::<Vec<_>>());
                 }
                 _ => buffer.extend_f32(&vector),
             }

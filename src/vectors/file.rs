@@ -18,7 +18,7 @@ use crate::error::UsageError;
 use crate::formats::safetensors::header_length;
 use crate::formats::{Kind, rows_by_unit, sniff};
 use crate::named::Named;
-use crate::neighbours::{Block, Representation, Similarity};
+use crate::neighbours::{Block, Nearest, Representation, Similarity};
 use crate::rows::metadata::Key;
 use crate::rows::{FieldValue, FileMetadata, KeptColumn, OutputDtype};
 use crate::sys::regular_file;
@@ -30,6 +30,8 @@ const GATHERED_ROWS: usize = 64;
 pub struct VectorFile {
     name: Arc<str>,
     opened: Opened,
+    /// Whether each row is searched; `None` if all are.
+    searched: Option<Arc<[bool]>>,
 }
 
 impl VectorFile {
@@ -57,12 +59,24 @@ impl VectorFile {
         if opened.dimensions == 0 && opened.representation != Representation::Sparse {
             bail!("{name} has no row with a vector; {PASS_VECTORS}");
         }
-        Ok(VectorFile { name, opened })
+        Ok(VectorFile { name, opened, searched: None })
     }
 
     /// A file of this name.
     pub(super) fn new(name: &str, opened: Opened) -> VectorFile {
-        VectorFile { name: name.into(), opened }
+        VectorFile { name: name.into(), opened, searched: None }
+    }
+
+    /// Makes a search find no other rows than those that `rows` has `true` for.
+    pub fn search_only(&mut self, rows: Vec<bool>) {
+        self.searched = Some(rows.into());
+    }
+
+    /// What takes the nearest neighbours of this many queries: at most `k` of each, with scores of at least
+    /// `threshold`, among the rows that are searched.
+    pub(super) fn sink(&self, queries: usize, k: usize, threshold: Option<f32>) -> Nearest {
+        let nearest = Nearest::new(queries, k, threshold);
+        self.searched.iter().fold(nearest, |nearest, rows| nearest.among(rows.clone()))
     }
 
     /// The path, for messages.
@@ -187,6 +201,12 @@ impl VectorFile {
     /// file has them.
     pub fn columns(&self) -> &[KeptColumn] {
         self.opened.columns.columns()
+    }
+
+    /// The index of the column of ids, if the file has one.
+    pub fn id_column(&self) -> Option<usize> {
+        let name = self.metadata().id_column();
+        self.columns().iter().position(|column| column.name == name)
     }
 
     /// The index of the column of this name, which `option` names.

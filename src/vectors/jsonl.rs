@@ -239,9 +239,11 @@ impl Records for JsonLines {
     }
 
     fn values(&self, row: usize, line: &[u8], columns: &[usize]) -> Result<Vec<FieldValue>> {
-        let mut fields: Map<String, Value> = serde_json::from_slice(line)
+        let fields: Map<String, Value> = serde_json::from_slice(line)
             .map_err(|error| anyhow!("{}: row {row} is malformed ({error})", self.name))?;
-        let value = |column: &usize| fields.remove(&self.columns[*column].name).unwrap_or_default().into();
+        // A column may be asked for twice.
+        let value =
+            |column: &usize| fields.get(&self.columns[*column].name).cloned().unwrap_or_default().into();
         Ok(columns.iter().map(value).collect())
     }
 }

@@ -6,7 +6,7 @@ use thiserror::Error;
 use super::file::VectorFile;
 use crate::error::UsageError;
 use crate::neighbours::{
-    MaxSim, Metric, Nearest, Neighbour, NotFinite, Scorer, Similarity, SparseRow, SparseScorer, SparseVector,
+    MaxSim, Metric, Neighbour, NotFinite, Scorer, Similarity, SparseRow, SparseScorer, SparseVector,
 };
 use crate::rows::metadata::Key;
 
@@ -63,7 +63,7 @@ impl VectorFile {
         threshold: Option<f32>,
     ) -> Result<Found> {
         let scorer = Scorer::new(metric, self.stored(), queries, self.dimensions()).map_err(of_query)?;
-        let nearest = Nearest::new(scorer.queries(), k, threshold);
+        let nearest = self.sink(scorer.queries(), k, threshold);
         let scored = self.scan(0, &scorer, &nearest)?;
         Ok(Found { neighbours: nearest.into_sorted(), scored })
     }
@@ -84,7 +84,7 @@ impl VectorFile {
         let rows: Vec<_> =
             rows.map(|(indices, query)| SparseRow { indices, values: &query.values }).collect();
         let scorer = SparseScorer::new(&rows).map_err(of_query)?;
-        let nearest = Nearest::new(queries.len(), k, threshold);
+        let nearest = self.sink(queries.len(), k, threshold);
         let scored = self.scan_sparse(&scorer, &nearest)?;
         Ok(Found { neighbours: nearest.into_sorted(), scored })
     }
@@ -107,7 +107,7 @@ impl VectorFile {
         }
         let queries: Vec<MaxSim> =
             queries.iter().map(|query| MaxSim::new(query, self.dimensions(), mean)).collect();
-        let nearest = Nearest::new(queries.len(), k, threshold);
+        let nearest = self.sink(queries.len(), k, threshold);
         let scored = self.scan_tokens(&queries, &nearest)?;
         Ok(Found { neighbours: nearest.into_sorted(), scored })
     }

@@ -27,7 +27,10 @@ const MAX_BLOCK_ROWS: usize = 4096;
 impl VectorFile {
     /// What queries are compared with in this file.
     pub fn stored(&self) -> Stored {
-        if self.dtype() == OutputDtype::Binary { Stored::Signs } else { Stored::Numbers }
+        match self.dtype() {
+            OutputDtype::Binary | OutputDtype::Ubinary => Stored::Signs,
+            OutputDtype::F32 | OutputDtype::F16 | OutputDtype::Int8 => Stored::Numbers,
+        }
     }
 
     /// Scores the rows from `first_row` on, and offers them to `sink`. Returns the number of rows with a

@@ -8,7 +8,7 @@ use std::io::Write;
 use std::path::Path;
 
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
-use arrow::datatypes::{DataType, Float16Type, Float32Type, Float64Type, Int8Type, Int64Type};
+use arrow::datatypes::{DataType, Float16Type, Float32Type, Float64Type, Int8Type, Int64Type, UInt8Type};
 use half::f16;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use parquet::basic::{Compression, Encoding};
@@ -26,7 +26,8 @@ use sconce::store::{
 };
 use serde_json::{Value, json};
 
-const DTYPES: [OutputDtype; 4] = [OutputDtype::F32, OutputDtype::F16, OutputDtype::Int8, OutputDtype::Binary];
+const DTYPES: [OutputDtype; 5] =
+    [OutputDtype::F32, OutputDtype::F16, OutputDtype::Int8, OutputDtype::Binary, OutputDtype::Ubinary];
 
 /// An owned row to write.
 #[derive(Debug, Clone)]
@@ -110,7 +111,8 @@ fn schemas() -> Vec<OutputSchema> {
             schemas.extend([plain, per_token].into_iter().filter(|schema| formats::check(schema).is_ok()));
         }
     }
-    assert_eq!(schemas.len(), 6 * 4 + 3 * 3);
+    // jsonl and csv have no ubinary.
+    assert_eq!(schemas.len(), 6 * 5 - 2 + 3 * 4 - 1);
     schemas
 }
 
@@ -223,6 +225,7 @@ fn expected(schema: &OutputSchema, text: &TestRow) -> ReadRow {
         VectorValues::F32(values) => values.iter().map(|x| f64::from(*x)).collect(),
         VectorValues::F16(values) => values.iter().map(|x| x.to_f64()).collect(),
         VectorValues::Int8(values) => values.iter().map(|x| f64::from(*x)).collect(),
+        VectorValues::Uint8(values) => values.iter().map(|x| f64::from(*x)).collect(),
     };
     if !schema.format.has_columns() {
         return ReadRow { values, ..ReadRow::default() };
@@ -335,6 +338,7 @@ fn rows_of(bytes: &[u8], schema: &OutputSchema) -> Vec<ReadRow> {
             bytes.chunks(2).map(|x| f16::from_le_bytes(x.try_into().unwrap()).to_f64()).collect()
         }
         OutputDtype::Int8 | OutputDtype::Binary => bytes.iter().map(|x| f64::from(*x as i8)).collect(),
+        OutputDtype::Ubinary => bytes.iter().map(|x| f64::from(*x)).collect(),
     };
     let rows = values.chunks(width(schema));
     rows.map(|row| ReadRow { values: row.to_vec(), ..ReadRow::default() }).collect()
@@ -346,6 +350,7 @@ fn read_npy(path: &Path, schema: &OutputSchema) -> Vec<ReadRow> {
         OutputDtype::F32 => "<f4",
         OutputDtype::F16 => "<f2",
         OutputDtype::Int8 | OutputDtype::Binary => "|i1",
+        OutputDtype::Ubinary => "|u1",
     };
     assert_eq!(bytes[..10], *b"\x93NUMPY\x01\x00\x76\x00");
     let rows = rows_of(&bytes[128..], schema);
@@ -369,6 +374,7 @@ fn read_safetensors(path: &Path, schema: &OutputSchema) -> Vec<ReadRow> {
         OutputDtype::F32 => safetensors::Dtype::F32,
         OutputDtype::F16 => safetensors::Dtype::F16,
         OutputDtype::Int8 | OutputDtype::Binary => safetensors::Dtype::I8,
+        OutputDtype::Ubinary => safetensors::Dtype::U8,
     };
     assert_eq!(tensor.dtype(), dtype);
     let rows = rows_of(tensor.data(), schema);
@@ -432,6 +438,9 @@ fn elements_of(column: &ArrayRef, schema: &OutputSchema) -> Vec<f64> {
             }
             OutputDtype::Int8 | OutputDtype::Binary => {
                 values.as_primitive::<Int8Type>().values().iter().map(|x| (*x).into()).collect::<Vec<f64>>()
+            }
+            OutputDtype::Ubinary => {
+                values.as_primitive::<UInt8Type>().values().iter().map(|x| (*x).into()).collect()
             }
         }
     });

@@ -198,3 +198,101 @@ fn directories_of_an_output_are_made_and_names_can_have_the_shard() {
     }
     assert_fails(&run(&["-i", &input, "-o", &pattern]), 2, &["{shard} needs --shard"]);
 }
+
+#[test]
+fn the_column_of_ids_has_the_name_that_the_user_gives_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let input = path(folder.path(), "in.jsonl");
+    let write = |second: &str| {
+        fs::write(
+            &input,
+            format!("{{\"sku\": \"a\", \"text\": \"a lamp\"}}\n{{\"sku\": \"b\", \"text\": \"{second}\"}}\n"),
+        )
+        .unwrap();
+    };
+    for format in ["jsonl", "csv", "parquet", "arrow"] {
+        let output = path(folder.path(), &format!("out.{format}"));
+        let args =
+            ["-i", &input, "-o", &output, "--id-field", "sku", "--id-column", "sku", "--append", "--update"];
+        for (second, expected) in [("light", [2, 0, 0]), ("the wick", [0, 1, 1]), ("the wick", [0, 0, 2])] {
+            write(second);
+            let stats = path(folder.path(), "stats.json");
+            let run = run(&[&args[..], &["--stats", &stats]].concat());
+            assert!(run.status.success(), "{format}: {}", stderr(&run));
+            let stats: Value = serde_json::from_slice(&fs::read(&stats).unwrap()).unwrap();
+            let counts = ["added", "updated", "unchanged"].map(|key| stats[key].as_u64().unwrap());
+            assert_eq!(counts, expected, "{format}");
+        }
+        let found = sconce()
+            .args(["search", &output, "--query-vectors", &output, "-k", "1", "--output-format", "jsonl"])
+            .output()
+            .unwrap();
+        let found = rows(&found);
+        assert_eq!([&found[0]["sku"], &found[1]["sku"]], [&json!("a"), &json!("b")], "{format}");
+        let has_query_ids = ["parquet", "arrow"].contains(&format);
+        assert_eq!(found[0].get("query_id").is_some(), has_query_ids, "{format}");
+        assert_eq!(found[0].get("id"), None, "{format}");
+    }
+    // `id` is a name like others then.
+    fs::write(&input, "{\"sku\": 7, \"id\": \"x\", \"text\": \"a lamp\"}\n").unwrap();
+    let named = ["-i", &input, "--id-field", "sku", "--id-column"];
+    let both = rows(&run(&[&named[..], &["sku", "--keep", "id"]].concat()));
+    assert_eq!([&both[0]["sku"], &both[0]["id"]], [&json!(7), &json!("x")]);
+    for (args, parts) in [
+        (&["tokens"][..], ["--id-column tokens", "another name"]),
+        (&["id", "--keep", "id"], ["--id-column id", "another name"]),
+        (&["v", "--vector-column", "v"], ["v is another column", "another name"]),
+        (&["e0", "--output-format", "csv"], ["--id-column e0", "another name"]),
+        (&["v", "--output-format", "npy"], ["npy has no column of ids", "parquet"]),
+    ] {
+        assert_fails(&run(&[&named[..], args].concat()), 2, &parts);
+    }
+}
+
+#[test]
+fn signs_in_unsigned_bytes_are_those_in_signed_ones() {
+    let folder = tempfile::tempdir().unwrap();
+    let input = path(folder.path(), "in.txt");
+    fs::write(&input, (0..9).map(|i| format!("{}lamp {i}\n", "the wick ".repeat(i))).collect::<String>())
+        .unwrap();
+    let embed = |name: &str, args: &[&str]| {
+        let output = path(folder.path(), name);
+        let run = run(&[&["-i", &input, "-o", &output], args].concat());
+        assert!(run.status.success(), "{name}: {}", stderr(&run));
+        output
+    };
+    let signed = embed("signed.npy", &["--dimensions", "32", "--output-dtype", "binary"]);
+    let queries = embed("queries.npy", &["--dimensions", "32"]);
+    let search = |file: &str| {
+        let search = sconce()
+            .args(["search", file, "--query-vectors", &queries, "-k", "4", "--output-format", "jsonl"])
+            .output()
+            .unwrap();
+        assert!(search.status.success(), "{file}: {}", stderr(&search));
+        let place = |row: &Value| ["query", "index", "score"].map(|name| row[name].clone());
+        rows(&search).iter().map(place).collect::<Vec<_>>()
+    };
+    let expected = search(&signed);
+    for format in ["npy", "safetensors", "parquet", "arrow"] {
+        let args = ["--dimensions", "32", "--output-dtype", "ubinary"];
+        let whole = embed(&format!("whole.{format}"), &args);
+        assert_eq!(search(&whole), expected, "{format}");
+        let parts = ["1/2", "2/2"].map(|shard| {
+            embed(&format!("part-{}.{format}", &shard[..1]), &[&args[..], &["--shard", shard]].concat())
+        });
+        let merged = path(folder.path(), &format!("merged.{format}"));
+        let merge = sconce().args(["merge", &merged]).args(&parts).output().unwrap();
+        assert!(merge.status.success(), "{format}: {}", stderr(&merge));
+        assert!(fs::read(&merged).unwrap() == fs::read(&whole).unwrap(), "{format}: merged shards differ");
+    }
+    let bytes = |name: &str| fs::read(path(folder.path(), name)).unwrap()[128..].to_vec();
+    assert_eq!(bytes("signed.npy").iter().map(|byte| byte ^ 0x80).collect::<Vec<_>>(), bytes("whole.npy"));
+    // Without metadata, as NumPy writes it.
+    fs::remove_file(path(folder.path(), "whole.npy.meta.json")).unwrap();
+    assert_eq!(search(&path(folder.path(), "whole.npy")), expected);
+    for format in ["jsonl", "csv"] {
+        let refused =
+            run(&["--dimensions", "32", "--output-dtype", "ubinary", "--output-format", format, "a"]);
+        assert_fails(&refused, 2, &[format, "does not tell --output-dtype ubinary from binary", "parquet"]);
+    }
+}

@@ -114,7 +114,7 @@ class Vectors(unittest.TestCase):
             self.assertEqual(embedder.pid, pid)
 
     def test_types_of_elements(self):
-        for dtype in ("f16", "binary"):
+        for dtype in ("f16", "binary", "ubinary"):
             with self.subTest(dtype=dtype), Embedder(MODEL, output_dtype=dtype, dimensions=16) as embedder:
                 expected = of_command_line(TEXTS[:5], "--output-dtype", dtype, "--dimensions", "16")
                 self.assert_same_bits(embedder.embed(TEXTS[:5]), expected)

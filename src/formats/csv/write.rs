@@ -11,7 +11,7 @@ use anyhow::Result;
 
 use crate::formats::encoder::RowEncoder;
 use crate::formats::jsonl::write::Weights;
-use crate::rows::columns::{ID, INDEX, RANK, SCALE, SCORE, TOKENS, TRUNCATED, WEIGHTS, element};
+use crate::rows::columns::{INDEX, RANK, SCALE, SCORE, TOKENS, TRUNCATED, WEIGHTS, element};
 use crate::rows::{Content, ContentType, FieldValue, OutputDtype, OutputSchema, Row, Span, to_text};
 
 /// Encodes rows as CSV.
@@ -29,7 +29,7 @@ impl CsvEncoder {
 impl RowEncoder for CsvEncoder {
     fn begin(&mut self, bytes: &mut Vec<u8>) -> Result<()> {
         let schema = &self.schema;
-        let id = schema.ids.as_ref().map(|_| ID);
+        let id = schema.ids.as_ref().map(|_| schema.metadata.id_column());
         let chunk = Span::NAMES.into_iter().filter(|_| schema.chunks);
         let names = [INDEX].into_iter().chain(id).chain(chunk).chain([TOKENS, TRUNCATED]);
         let names = names.chain(schema.kept.iter().map(|column| column.name.as_str()));

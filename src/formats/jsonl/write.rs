@@ -13,8 +13,8 @@ use serde::{Serialize, Serializer};
 use crate::formats::encoder::RowEncoder;
 use crate::neighbours::SparseVector;
 use crate::rows::columns::{
-    ANSWERS, EMBEDDING, EMBEDDINGS, ENTITIES, ID, INDEX, LABELS, MASKS, NO_ANSWER, RANK, SCALE, SCORE,
-    TOKENS, TRUNCATED, WEIGHTS,
+    ANSWERS, EMBEDDING, EMBEDDINGS, ENTITIES, INDEX, LABELS, MASKS, NO_ANSWER, RANK, SCALE, SCORE, TOKENS,
+    TRUNCATED, WEIGHTS,
 };
 use crate::rows::{
     Content, ContentType, FieldValue, KeptColumn, OutputFormat, OutputSchema, Row, Span, StoredVector,
@@ -72,7 +72,7 @@ impl Serialize for JsonRow<'_> {
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry(INDEX, &row.index)?;
         if let Some(id) = row.id {
-            map.serialize_entry(ID, id)?;
+            map.serialize_entry(schema.metadata.id_column(), id)?;
         }
         for (name, value) in Span::NAMES.iter().zip(row.chunk.iter().flat_map(|chunk| chunk.values())) {
             map.serialize_entry(name, &value)?;

@@ -72,6 +72,7 @@ fn element(descr: &str) -> (Option<ElementType>, bool) {
         "f4" => ElementType::F32,
         "f8" => ElementType::F64,
         "i1" => ElementType::I8,
+        "u1" => ElementType::U8,
         _ => return (None, false),
     };
     (Some(element), order == ">")

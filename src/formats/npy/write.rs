@@ -29,6 +29,7 @@ fn descr(dtype: OutputDtype) -> &'static str {
         OutputDtype::F32 => "<f4",
         OutputDtype::F16 => "<f2",
         OutputDtype::Int8 | OutputDtype::Binary => "|i1",
+        OutputDtype::Ubinary => "|u1",
     }
 }
 

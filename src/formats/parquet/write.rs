@@ -61,7 +61,7 @@ fn properties(arrow_schema: &SchemaRef) -> WriterProperties {
     let vectors = ColumnPath::new(path);
     properties
         .set_column_compression(vectors.clone(), Compression::UNCOMPRESSED)
-        .set_column_dictionary_enabled(vectors.clone(), *element == DataType::Int8)
+        .set_column_dictionary_enabled(vectors.clone(), [DataType::Int8, DataType::UInt8].contains(element))
         .set_column_statistics_enabled(vectors, EnabledStatistics::None)
         .build()
 }

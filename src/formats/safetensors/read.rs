@@ -63,6 +63,7 @@ fn element(dtype: Dtype) -> Option<ElementType> {
         Dtype::F32 => ElementType::F32,
         Dtype::F64 => ElementType::F64,
         Dtype::I8 => ElementType::I8,
+        Dtype::U8 => ElementType::U8,
         _ => return None,
     })
 }

@@ -174,6 +174,7 @@ impl TensorIndex {
             OutputDtype::F32 => "F32",
             OutputDtype::F16 => "F16",
             OutputDtype::Int8 | OutputDtype::Binary => "I8",
+            OutputDtype::Ubinary => "U8",
         };
         self.add(EMBEDDINGS, dtype, &[rows, vectors.width() as u64], vectors.dtype.element_bytes());
     }

@@ -1,7 +1,7 @@
 //! Joins the arrays of npy, npz and safetensors files.
 
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Result, bail};
 
@@ -11,8 +11,8 @@ use crate::neighbours::{Representation, SparseVector};
 use crate::rows::columns::OF_CHUNKS;
 use crate::rows::metadata::Key;
 use crate::rows::{
-    Content, ContentType, FieldValue, FileMetadata, OutputFormat, OutputSchema, Row, Span, StoredVector,
-    VectorType, VectorValues,
+    Content, ContentType, FieldValue, FileMetadata, OutputDtype, OutputFormat, OutputSchema, Row, Span,
+    StoredVector, VectorType, VectorValues, offset_signs,
 };
 use crate::store::OutputLock;
 use crate::vectors::{VectorField, VectorFile};
@@ -24,7 +24,7 @@ const BLOCK_ROWS: usize = 256;
 pub(super) fn join(
     lock: &OutputLock,
     format: OutputFormat,
-    inputs: &[PathBuf],
+    inputs: &[&Path],
     metadata: &FileMetadata,
 ) -> Result<()> {
     let schemas = inputs.iter().map(|path| schema(path, format, metadata)).collect::<Result<Vec<_>>>()?;
@@ -83,7 +83,7 @@ fn schema(path: &Path, format: OutputFormat, metadata: &FileMetadata) -> Result<
 fn append(writer: &mut Writer, file: &VectorFile, chunks: bool) -> Result<()> {
     let columns = if chunks { chunk_columns(file)? } else { Vec::new() };
     file.for_each_block(0, BLOCK_ROWS, |block| {
-        let contents = contents(block);
+        let contents = contents(block, file.dtype());
         let rows: Vec<usize> = (block.first_row..block.first_row + contents.len()).collect();
         let spans = file.values(&rows, &columns)?;
         for ((content, span), row) in contents.iter().zip(&spans).zip(&rows) {
@@ -116,8 +116,8 @@ fn integer(value: &FieldValue) -> u64 {
     value.json().as_u64().unwrap_or_default()
 }
 
-/// The rows of a block.
-fn contents(block: &Block) -> Vec<Content> {
+/// The rows of a block of a file with elements of this type.
+fn contents(block: &Block, dtype: OutputDtype) -> Vec<Content> {
     let vector = |values| Content::Vector(StoredVector { values, scale: None });
     let width = |elements: usize| (elements / block.rows.max(1)).max(1);
     match block.elements {
@@ -126,6 +126,10 @@ fn contents(block: &Block) -> Vec<Content> {
         }
         Elements::F16(values) => {
             values.chunks(width(values.len())).map(|row| vector(VectorValues::F16(row.to_vec()))).collect()
+        }
+        Elements::Binary(values) if dtype == OutputDtype::Ubinary => {
+            let bytes = |row: &[i8]| row.iter().map(|byte| offset_signs(byte.cast_unsigned())).collect();
+            values.chunks(width(values.len())).map(|row| vector(VectorValues::Uint8(bytes(row)))).collect()
         }
         Elements::Int8 { values, .. } | Elements::Binary(values) => {
             values.chunks(width(values.len())).map(|row| vector(VectorValues::Int8(row.to_vec()))).collect()

@@ -5,12 +5,12 @@ mod parts;
 
 use std::collections::HashSet;
 use std::io::BufReader;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow, bail};
 
 use self::parts::Part;
-use crate::formats::{self, RowFile, Writer, read_line};
+use crate::formats::{self, JoinedFile, RowFile, Writer, read_line};
 use crate::job::refuse_interrupted;
 use crate::rows::{FileMetadata, OutputFormat, OutputSchema};
 use crate::store::{Ledger, OutputLock, ReadFiles, SidecarPaths, Target};
@@ -35,8 +35,10 @@ pub fn merge(options: &MergeOptions) -> Result<()> {
         Ledger::check_replaceable(&sidecars.final_ledger)?;
         refuse_interrupted(sidecars)?;
     }
-    let parts = open_parts(&options.inputs)?;
-    join_parts(&lock, &options.inputs, &parts)?;
+    let inputs: Vec<JoinedFile> =
+        options.inputs.iter().map(|path| JoinedFile { path: path.clone(), kept: None }).collect();
+    let parts = open_parts(&inputs)?;
+    join_parts(&lock, &inputs, &parts)?;
     if let Some(warning) = parts::unchecked(&parts) {
         options.console.warn(warning);
     }
@@ -47,23 +49,24 @@ pub fn merge(options: &MergeOptions) -> Result<()> {
     Ok(())
 }
 
-/// Joins files of one format into a locked output, and their ledgers and metadata.
-pub(super) fn join(lock: &OutputLock, inputs: &[PathBuf]) -> Result<()> {
+/// Joins files of one format, which has columns, into a locked output, and their ledgers and metadata.
+pub(super) fn join(lock: &OutputLock, inputs: &[JoinedFile]) -> Result<()> {
     join_parts(lock, inputs, &open_parts(inputs)?)
 }
 
-fn open_parts(inputs: &[PathBuf]) -> Result<Vec<Part>> {
-    inputs.iter().map(|path| Part::open(path)).collect()
+fn open_parts(inputs: &[JoinedFile]) -> Result<Vec<Part>> {
+    inputs.iter().map(|input| Part::open(&input.path)).collect()
 }
 
 /// Joins the files `inputs`, which were opened as `parts`.
-fn join_parts(lock: &OutputLock, inputs: &[PathBuf], parts: &[Part]) -> Result<()> {
+fn join_parts(lock: &OutputLock, inputs: &[JoinedFile], parts: &[Part]) -> Result<()> {
+    let paths: Vec<&Path> = inputs.iter().map(|input| input.path.as_path()).collect();
     let (format, metadata) = parts::check(parts)?;
     let merged = match format {
         OutputFormat::Jsonl | OutputFormat::Csv => formats::concatenate(lock, format, inputs),
         OutputFormat::Parquet | OutputFormat::Arrow => join_rows(lock, format, inputs, &metadata),
         OutputFormat::Npy | OutputFormat::Npz | OutputFormat::Safetensors => {
-            arrays::join(lock, format, inputs, &metadata)
+            arrays::join(lock, format, &paths, &metadata)
         }
     };
     if let Err(error) = merged {
@@ -72,7 +75,7 @@ fn join_parts(lock: &OutputLock, inputs: &[PathBuf], parts: &[Part]) -> Result<(
         return Err(error);
     }
     if let Some(sidecars) = lock.sidecars() {
-        join_ledgers(sidecars, inputs)?;
+        join_ledgers(sidecars, &paths)?;
         parts::join_npy_metadata(sidecars, parts, &metadata)?;
     }
     Ok(())
@@ -83,38 +86,38 @@ fn join_parts(lock: &OutputLock, inputs: &[PathBuf], parts: &[Part]) -> Result<(
 fn join_rows(
     lock: &OutputLock,
     format: OutputFormat,
-    inputs: &[PathBuf],
+    inputs: &[JoinedFile],
     metadata: &FileMetadata,
 ) -> Result<()> {
     let without_metadata =
         |schema: &OutputSchema| OutputSchema { metadata: FileMetadata::default(), ..schema.clone() };
-    let schemas = inputs.iter().map(|path| Ok(RowFile::open(path, format)?.schema().clone()));
+    let schemas = inputs.iter().map(|input| Ok(RowFile::open(&input.path, format)?.schema().clone()));
     let schemas = schemas.collect::<Result<Vec<_>>>()?;
     let first = &schemas[0];
-    for (path, schema) in inputs.iter().zip(&schemas) {
+    for (input, schema) in inputs.iter().zip(&schemas) {
         if without_metadata(schema) != without_metadata(first) {
             bail!(
                 "{} has other columns than {}; merge files of the same columns and types",
-                path.display(),
-                inputs[0].display()
+                input.path.display(),
+                inputs[0].path.display()
             );
         }
     }
     let schema = OutputSchema { metadata: metadata.clone(), ..first.clone() };
     let mut writer = Writer::open(lock, &schema, None)?;
-    for path in inputs {
-        RowFile::open(path, format)?.for_each_batch(|batch| writer.write_batch(batch))?;
+    for JoinedFile { path, kept } in inputs {
+        RowFile::open(path, format)?.for_each_batch(kept.as_deref(), |batch| writer.write_batch(batch))?;
     }
     writer.finish()
 }
 
 /// Joins the ledgers beside the inputs, without repeating entries: a record that cannot be read is in the
 /// ledger of each run that appends rows. Without any ledger, an earlier ledger of the output is removed.
-pub(super) fn join_ledgers(sidecars: &SidecarPaths, inputs: &[PathBuf]) -> Result<()> {
+pub(super) fn join_ledgers(sidecars: &SidecarPaths, inputs: &[&Path]) -> Result<()> {
     let mut ledger = Ledger::open(&sidecars.ledger, &sidecars.output, None)?;
     let mut seen = HashSet::new();
     for input in inputs {
-        let Some(paths) = SidecarPaths::of(&Target::File(input.clone()))? else { continue };
+        let Some(paths) = SidecarPaths::of(&Target::File((*input).to_owned()))? else { continue };
         if regular_file::has_dir_entry(&paths.final_ledger) {
             let unread = |error| anyhow!("cannot read the ledger {} ({error})", paths.final_ledger.display());
             let mut file = BufReader::new(regular_file::open(&paths.final_ledger).map_err(unread)?);

@@ -2,13 +2,16 @@
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use anyhow::Result;
 
+use crate::formats::HashedRows;
 use crate::input::{Entries, Fields, Format, InputPath, KeptName, Source};
-use crate::job::{OnNull, OpenInput, Pace, Selection, StartMode};
+use crate::job::{Changes, FileRecords, OnNull, OpenInput, Pace, Selection, StartMode};
 use crate::load::ModelOptions;
 use crate::rows::OutputFormat;
+use crate::rows::columns::ID;
 use crate::store::{SidecarPaths, Target};
 use crate::sys::console::Console;
 
@@ -41,6 +44,8 @@ pub struct RecordOptions {
     pub append: Option<Append>,
     /// The name of the column of vectors, if it is not the usual one (`--vector-column`).
     pub vector_column: Option<String>,
+    /// The name of the column of ids, if it is not the usual one (`--id-column`).
+    pub id_column: Option<String>,
     /// Write what the run would take, and no row (`--dry-run`).
     pub dry_run: bool,
     /// The directory with rows of earlier runs (`--cache`).
@@ -62,10 +67,19 @@ pub struct TaskOptions<T> {
 }
 
 /// What a run with `--append` appends to.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Append {
     /// The file with the rows of earlier runs, if there is one.
     pub file: Option<PathBuf>,
+    /// The records of the file.
+    pub records: Arc<FileRecords>,
+}
+
+impl Append {
+    /// A run that changes the rows of a file that it has not looked for yet.
+    pub fn new(changes: Changes) -> Self {
+        Append { file: None, records: Arc::new(FileRecords::none(changes)) }
+    }
 }
 
 /// The texts.
@@ -77,6 +91,12 @@ pub enum Input {
 }
 
 impl RecordOptions {
+    /// Where the rows have the records that they are made of.
+    pub(in crate::run) fn hashed_rows(&self) -> HashedRows<'_> {
+        let id_column = self.id_column.as_deref().unwrap_or(ID);
+        HashedRows { format: self.format, chunks: self.chunks, id_column }
+    }
+
     /// The file that the rows are appended to, with the files beside it. `None` without `--append`, and
     /// without such a file.
     pub(super) fn appended(&self) -> Result<Option<SidecarPaths>> {
@@ -119,10 +139,7 @@ impl Input {
 
     /// Whether reading may wait for a writer: standard input, or a named pipe.
     pub(super) fn is_stream(&self) -> bool {
-        self.sources().iter().any(|source| match &source.path {
-            InputPath::Stdin => true,
-            InputPath::File(path) => !path.is_file(),
-        })
+        self.sources().iter().any(Source::is_stream)
     }
 
     /// Whether all inputs are Arrow files or streams.

@@ -11,8 +11,7 @@ use crate::engine::MemoryBudget;
 use crate::error::UsageError;
 use crate::formats;
 use crate::job::{
-    EnginePlan, FileDigests, FileRecords, Identity, JobPlan, OnNull, OpenInput, Policy, RunOutput, Stats,
-    Timings,
+    EnginePlan, FileDigests, Identity, JobPlan, OnNull, OpenInput, Policy, RunOutput, Stats, Timings,
 };
 use crate::load::Loaded;
 use crate::rows::columns::RECORD_HASH;
@@ -47,13 +46,16 @@ pub(super) fn make<T: ModelTask>(
     if let Some(name) = &options.vector_column {
         resolved.name("--vector-column", Key::VectorColumn, name);
     }
+    if let Some(name) = &options.id_column {
+        resolved.name("--id-column", Key::IdColumn, name);
+    }
     let metadata = output_metadata(resolved.metadata(), options, setup.top_k, &input)?;
-    let appended = file_records(options)?;
+    let appended = options.append.as_ref().map(|append| append.records.clone());
     let budget = MemoryBudget::new(&workload(&setup.task, options.batch_tokens), options.model.max_memory)?;
     let schema = schema(options, &setup, metadata, &input)?;
     formats::check(&schema).map_err(|error| UsageError(error.to_string()))?;
     let identity = Identity {
-        of_input: identity::of_run(options, appended.as_ref()),
+        of_input: identity::of_run(options, appended.as_deref()),
         choices: resolved.identity(),
         files: if needs_digests(options, output_is_stream) {
             FileDigests::start(files)
@@ -94,14 +96,6 @@ fn output_metadata(
     Ok(metadata)
 }
 
-/// The records of the file that the run appends to; no records if there is no file yet. `None` without
-/// `--append`.
-fn file_records(options: &RecordOptions) -> Result<Option<FileRecords>> {
-    let Some(append) = &options.append else { return Ok(None) };
-    let Some(path) = &append.file else { return Ok(Some(FileRecords::default())) };
-    FileRecords::read(path, options.format, options.chunks).map(Some)
-}
-
 /// The schema of the output, before the types of the columns of fields are inferred from the first records.
 fn schema<T: ModelTask>(
     options: &RecordOptions,
@@ -117,7 +111,7 @@ fn schema<T: ModelTask>(
         format: options.format,
         content: content(options, setup)?,
         chunks: options.chunks,
-        ids: options.input.has_ids().then_some(ColumnType::Text),
+        ids: (options.input.has_ids() || options.id_column.is_some()).then_some(ColumnType::Text),
         kept: fields.chain(hash).chain(setup.query_columns.columns.iter().cloned()).collect(),
         metadata,
         // An output batch for each input batch takes memory that `--max-memory` does not count.

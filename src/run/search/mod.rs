@@ -2,6 +2,7 @@
 //! are embedded before: a view over `embed` and over the search of vectors.
 
 mod compatibility;
+mod conditions;
 mod options;
 mod places;
 mod queries;
@@ -15,6 +16,7 @@ use std::path::Path;
 
 use anyhow::{Error, Result, bail};
 
+pub use conditions::Conditions;
 pub use options::{Queries, Rescore, SearchOptions, Searched};
 pub(super) use scan::warn_of_missing;
 pub use texts::{CHUNK_TOKENS, SearchedTexts, TextCache};
@@ -31,7 +33,7 @@ use queries::QueryVectors;
 
 /// Runs `sconce search`.
 pub fn search(options: &SearchOptions) -> Result<()> {
-    let (file, output) = match &options.searched {
+    let (mut file, output) = match &options.searched {
         Searched::Vectors(_) => (open_vectors(options)?, None),
         Searched::Texts(texts) => {
             let output = open_output(options)?;
@@ -44,6 +46,9 @@ pub fn search(options: &SearchOptions) -> Result<()> {
     let rescored = rescored.map(|rescore| open_rescored(options, rescore, &file)).transpose()?;
     let output = output.map_or_else(|| open_output(options), Ok)?;
     let shown = results::ShownColumns::new(options, &file)?;
+    if let Some(conditions) = &options.conditions {
+        file.search_only(conditions.rows(&file)?);
+    }
     let QueryVectors { vectors, ids, similarity, read } = queries::embed(options, &file)?;
     let lock = output.check("--output", &read)?;
     let noun = match file.representation() {

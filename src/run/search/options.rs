@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use super::conditions::Conditions;
 use super::texts::SearchedTexts;
 use super::weights::NeighbourWeights;
 use crate::formats::TableFormat;
@@ -23,6 +24,8 @@ pub struct SearchOptions {
     pub queries: Queries,
     /// Maximum neighbours of a query.
     pub k: usize,
+    /// What the rows meet that are searched. `None`: all are.
+    pub conditions: Option<Conditions>,
     /// The least score of a neighbour.
     pub threshold: Option<f32>,
     /// The metric. `None`: the similarity function of the model.

@@ -15,7 +15,6 @@ use crate::load::{Loaded, load_embedding_or_sparse};
 use crate::model::modules::Role;
 use crate::named::Named;
 use crate::neighbours::{Elements, Encoded, Metric, Representation, Similarity, SparseVector, rows_f32};
-use crate::rows::columns::ID;
 use crate::rows::metadata::Key;
 use crate::run::query_texts::{QueryTexts, of_text, report};
 use crate::run::{embed, records::resolved};
@@ -138,9 +137,8 @@ fn read(options: &SearchOptions, file: &VectorFile, path: &Path) -> Result<Query
         Representation::PerToken => read_dense(&queries, Encoded::PerToken)?,
     };
     check_complete(&queries, vectors.len())?;
-    let id = queries.columns().iter().position(|column| column.name == ID);
     let rows: Vec<usize> = (0..queries.rows()).collect();
-    let ids = match id {
+    let ids = match queries.id_column() {
         Some(id) => {
             Some(queries.values(&rows, &[id])?.iter().map(|row| row[0].json().into_owned()).collect())
         }

@@ -159,7 +159,7 @@ fn dense(content: &Content) -> Option<&[f32]> {
     match content {
         Content::Vector(stored) => match &stored.values {
             VectorValues::F32(values) => Some(values),
-            VectorValues::F16(_) | VectorValues::Int8(_) => None,
+            VectorValues::F16(_) | VectorValues::Int8(_) | VectorValues::Uint8(_) => None,
         },
         _ => None,
     }

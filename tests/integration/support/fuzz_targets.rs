@@ -11,7 +11,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use sconce::checkpoint::Checkpoint;
-use sconce::formats::for_each_record_hash;
+use sconce::formats::{HashedRows, for_each_record_hash};
 use sconce::input::{Entries, Entry, Fields, Filter, Format, KeptName, find};
 use sconce::job::{EarlierRun, Journal, Manifest, RunIdentity, StartMode, refuse_interrupted};
 use sconce::model::classification::{label_function, labels, next_sentence_labels, pair_function};
@@ -333,7 +333,7 @@ fn record_hashes(bytes: &[u8]) -> bool {
     let path = folder.path().join("case.rows");
     fs::write(&path, bytes).expect("the file is written");
     let mut records = 0;
-    let read = for_each_record_hash(&path, format, true, |_, _| {
+    let read = for_each_record_hash(&path, HashedRows { format, chunks: true, id_column: "id" }, |_| {
         records += 1;
         Ok(())
     });

@@ -1,0 +1,205 @@
+//! `search --where`: which rows are searched.
+
+use std::cmp::Ordering;
+use std::str::FromStr;
+
+use anyhow::{Result, bail};
+use serde_json::{Number, Value};
+
+use crate::rows::to_text;
+use crate::vectors::VectorFile;
+
+/// Rows whose columns are read at a time.
+const GROUP_ROWS: usize = 1 << 14;
+const EXPECTED: &str = "expected NAME = VALUE, with = != < <= > or >=, and several joined by and";
+/// The operators, and the orders of a value and the literal with which they hold.
+const OPERATORS: [(&str, &[Ordering]); 6] = [
+    ("=", &[Ordering::Equal]),
+    ("!=", &[Ordering::Less, Ordering::Greater]),
+    ("<", &[Ordering::Less]),
+    ("<=", &[Ordering::Less, Ordering::Equal]),
+    (">", &[Ordering::Greater]),
+    (">=", &[Ordering::Greater, Ordering::Equal]),
+];
+
+/// Conditions, all of which a row has to meet: `status = "open" and year >= 2020`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Conditions(Vec<Condition>);
+
+#[derive(Debug, Clone, PartialEq)]
+struct Condition {
+    column: String,
+    /// The orders of the value and the literal with which the condition is met.
+    orders: &'static [Ordering],
+    literal: Literal,
+}
+
+/// What a value is compared with.
+#[derive(Debug, Clone, PartialEq)]
+enum Literal {
+    Number(Number),
+    Text(String),
+}
+
+/// A part of the text of conditions.
+#[derive(Debug, Clone, PartialEq)]
+enum Part {
+    Word(String),
+    Quoted(String),
+    Operator(&'static [Ordering]),
+}
+
+impl FromStr for Conditions {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parts = parts(text)?;
+        let is_and = |part: &Part| matches!(part, Part::Word(word) if word.eq_ignore_ascii_case("and"));
+        let condition = |parts: &[Part]| match parts {
+            [Part::Word(column) | Part::Quoted(column), Part::Operator(orders), value] => {
+                let literal = match value {
+                    Part::Quoted(text) => Literal::Text(text.clone()),
+                    Part::Word(word) => {
+                        number(word).map_or_else(|| Literal::Text(word.clone()), Literal::Number)
+                    }
+                    Part::Operator(_) => return Err(EXPECTED.to_owned()),
+                };
+                Ok(Condition { column: column.clone(), orders, literal })
+            }
+            _ => Err(EXPECTED.into()),
+        };
+        parts.split(is_and).map(condition).collect::<Result<_, _>>().map(Conditions)
+    }
+}
+
+/// Words, texts in quotes and operators.
+fn parts(text: &str) -> Result<Vec<Part>, String> {
+    let is_operator = |c: char| "=!<>".contains(c);
+    let (mut parts, mut rest) = (Vec::new(), text.trim_start());
+    while let Some(first) = rest.chars().next() {
+        let part;
+        if first == '"' || first == '\'' {
+            let end = rest[1..].split_once(first);
+            (part, rest) = end.ok_or_else(|| format!("a text begins with {first} and does not end"))?;
+            parts.push(Part::Quoted(part.into()));
+        } else {
+            let ends =
+                |c: char| is_operator(c) != is_operator(first) || c.is_whitespace() || "\"'".contains(c);
+            (part, rest) = rest.split_at(rest.find(ends).unwrap_or(rest.len()));
+            parts.push(match OPERATORS.iter().find(|(name, _)| *name == part) {
+                Some((_, orders)) => Part::Operator(orders),
+                None if is_operator(first) => return Err(EXPECTED.into()),
+                None => Part::Word(part.into()),
+            });
+        }
+        rest = rest.trim_start();
+    }
+    Ok(parts)
+}
+
+/// A text as a number.
+fn number(text: &str) -> Option<Number> {
+    let integer = text.parse::<i64>().ok().map(Number::from);
+    integer.or_else(|| text.parse().ok().and_then(Number::from_f64))
+}
+
+impl Condition {
+    /// Whether the value of a row meets the condition; null does not. A number is compared with numbers, and
+    /// a text with the text of any value.
+    fn meets(&self, value: &Value, row: usize) -> Result<bool> {
+        let Condition { column, orders, literal } = self;
+        let Some(text) = to_text(value) else { return Ok(false) };
+        let order = match literal {
+            Literal::Text(literal) => Some((*text).cmp(literal)),
+            Literal::Number(literal) => {
+                let found = value.as_number().cloned().or_else(|| number(text.trim()));
+                found.and_then(|found| match (found.as_i128(), literal.as_i128()) {
+                    (Some(found), Some(literal)) => Some(found.cmp(&literal)),
+                    _ => found.as_f64()?.partial_cmp(&literal.as_f64()?),
+                })
+            }
+        };
+        let Some(order) = order else {
+            bail!(
+                "--where: {column} of row {row} is {value}, not a number; write what it is compared with in quotes"
+            )
+        };
+        Ok(orders.contains(&order))
+    }
+}
+
+impl Conditions {
+    /// Whether each row of a file meets the conditions.
+    ///
+    /// # Errors
+    /// If the file does not have one of the columns: a usage error. If a value is no number, but compared
+    /// with one.
+    pub(super) fn rows(&self, file: &VectorFile) -> Result<Vec<bool>> {
+        let columns = self.0.iter().map(|condition| file.column(&condition.column, "--where"));
+        let columns = columns.collect::<Result<Vec<_>>>()?;
+        let mut found = Vec::with_capacity(file.rows());
+        for start in (0..file.rows()).step_by(GROUP_ROWS) {
+            let rows: Vec<usize> = (start..file.rows().min(start + GROUP_ROWS)).collect();
+            for (row, values) in rows.iter().zip(file.values(&rows, &columns)?) {
+                let mut conditions = self.0.iter().zip(&values);
+                let all = conditions.try_fold(true, |all, (condition, value)| {
+                    Ok::<_, anyhow::Error>(all && condition.meets(&value.json(), *row)?)
+                });
+                found.push(all?);
+            }
+        }
+        Ok(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn conditions_are_names_operators_and_values() {
+        let condition = |column: &str, operator: usize, literal| Condition {
+            column: column.into(),
+            orders: OPERATORS[operator].1,
+            literal,
+        };
+        let text = |text: &str| Literal::Text(text.into());
+        let parsed: Conditions =
+            "status='is \"open\"' AND \"a and b\" != x and n>=-2 and f<0.5".parse().unwrap();
+        assert_eq!(
+            parsed.0,
+            [
+                condition("status", 0, text("is \"open\"")),
+                condition("a and b", 1, text("x")),
+                condition("n", 5, Literal::Number((-2).into())),
+                condition("f", 2, Literal::Number(Number::from_f64(0.5).unwrap())),
+            ]
+        );
+        for wrong in ["", "a", "a =", "= 3", "a == 3", "a = 3 and", "a = 3 or b = 4", "a = 'b", "a = ="] {
+            assert!(wrong.parse::<Conditions>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn values_are_compared_as_numbers_or_as_text() {
+        let big = i64::MAX;
+        for (condition, value, expected) in [
+            ("x = 3", json!(3.0), Some(true)),
+            ("x > 3", json!("3.5"), Some(true)),
+            (&format!("x < {big}"), json!(big - 1), Some(true)),
+            (&format!("x < {big}"), json!(big as u64 + 1), Some(false)),
+            ("x = 3", json!("three"), None),
+            ("x != 3", json!(null), Some(false)),
+            ("x != open", json!("closed"), Some(true)),
+            ("x < '2026-02'", json!("2026-01-31"), Some(true)),
+            ("x = '7'", json!(7), Some(true)),
+            ("x = true", json!(true), Some(true)),
+            ("x = '[1]'", json!([1]), Some(true)),
+        ] {
+            let found = condition.parse::<Conditions>().unwrap().0[0].meets(&value, 4);
+            assert_eq!(found.ok(), expected, "{condition} with {value}");
+        }
+    }
+}
