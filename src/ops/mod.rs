@@ -17,6 +17,7 @@ pub mod linear;
 pub mod lookup;
 pub mod pooling;
 pub mod rotary;
+pub mod self_check;
 
 mod check;
 mod host;
