@@ -61,29 +61,30 @@ struct Checked {
     is_new: bool,
 }
 
-/// The remembered verdicts, with those that `check` adds. `check` returns whether all kernels have a verdict;
-/// if not, a kernel has failed to run, and `is_usable` tells whether the GPU can be used any longer.
+/// The remembered verdicts, with those that `check` adds. `check` returns the kernel that does not run, or
+/// `None` if all kernels have a verdict; `is_usable` tells whether the GPU can be used after that.
 fn verdicts(
     memory: Option<&Memory>,
-    mut check: impl FnMut(&mut Verdicts) -> Result<bool>,
+    mut check: impl FnMut(&mut Verdicts) -> Result<Option<String>>,
     is_usable: impl Fn() -> bool,
 ) -> Result<Checked> {
     let mut verdicts = memory.map(Memory::read).unwrap_or_default();
     let known = verdicts.len();
     loop {
-        let before = verdicts.clone();
-        let is_complete = check(&mut verdicts)?;
-        let is_remembered = verdicts == before || memory.is_some_and(|memory| memory.write(&verdicts));
-        let failed = verdicts.iter().find(|(kernel, fault)| fault.is_some() && !before.contains_key(*kernel));
-        if let Some((kernel, _)) = failed
-            && !is_usable()
-        {
-            let what_to_do =
-                if is_remembered { "run again, which does without this kernel" } else { "use --device cpu" };
-            bail!("the GPU refuses all work since the CUDA kernel {kernel} has failed; {what_to_do}");
-        }
-        if is_complete {
-            return Ok(Checked { is_new: verdicts.len() > known, verdicts });
+        let failed = check(&mut verdicts)?;
+        let is_new = verdicts.len() > known;
+        let is_remembered = is_new && memory.is_some_and(|memory| memory.write(&verdicts));
+        match failed {
+            None => return Ok(Checked { verdicts, is_new }),
+            Some(kernel) if !is_usable() => {
+                let what_to_do = if is_remembered {
+                    "run again, which does without this kernel"
+                } else {
+                    "use --device cpu"
+                };
+                bail!("the GPU refuses all work since the CUDA kernel {kernel} has failed; {what_to_do}")
+            }
+            Some(_) => {}
         }
     }
 }
@@ -97,8 +98,9 @@ fn warning(verdicts: &Verdicts, gpu: &GpuIdentity) -> Option<String> {
     let GpuIdentity { name, compute_capability: (major, minor), driver, .. } = gpu;
     let driver = driver.as_deref().unwrap_or("unknown");
     Some(format!(
-        "slower operations compute in the place of these CUDA kernels, which differ from their references: {names}; \
-         please report this line ({BUILD}, {name}, compute capability {major}.{minor}, driver {driver}, {kernel}: {fault})"
+        "CUDA kernels differ from their references or fail, and slower operations compute in their place: \
+         {names}; please report this line ({BUILD}, {name}, compute capability {major}.{minor}, \
+         driver {driver}, {kernel}: {fault})"
     ))
 }
 
@@ -181,10 +183,10 @@ mod tests {
                 verdicts.insert(kernel.into(), fault.then(|| "a fault".into()));
                 if is_failing {
                     is_usable.set(!stops);
-                    return Ok(verdicts.len() == KERNELS.len());
+                    return Ok(Some(kernel.into()));
                 }
             }
-            Ok(true)
+            Ok(None)
         };
         (verdicts(memory, check, || is_usable.get()), count.get())
     }
@@ -227,18 +229,17 @@ mod tests {
         let memory = Memory::new(cache.path(), &gpu(), "f16");
         let (found, count) = run(None, &[], &["a_f16", "b_f16"], false);
         assert_eq!((faults(&found.unwrap()), count), (vec!["a_f16", "b_f16"], 3));
-        // The GPU refuses all work after each of the two.
+        // The GPU refuses all work after the second and after the third; the first differs.
         for (kernel, memory, what_to_do) in [
-            ("a_f16", None, "use --device cpu"),
-            ("a_f16", memory.as_ref(), "run again"),
+            ("b_f16", None, "use --device cpu"),
             ("b_f16", memory.as_ref(), "run again"),
+            ("c_f16", memory.as_ref(), "run again"),
         ] {
-            let (found, _) = run(memory, &[], &["a_f16", "b_f16"], true);
-            let error = found.unwrap_err().to_string();
+            let error = run(memory, &["a_f16"], &["b_f16", "c_f16"], true).0.unwrap_err().to_string();
             assert!(error.contains(kernel) && error.contains(what_to_do), "{error}");
         }
-        let (found, count) = run(memory.as_ref(), &[], &["a_f16", "b_f16"], true);
-        assert_eq!((faults(&found.unwrap()), count), (vec!["a_f16", "b_f16"], 1));
+        let (found, count) = run(memory.as_ref(), &[], &[], true);
+        assert_eq!((faults(&found.unwrap()), count), (KERNELS.to_vec(), 0));
     }
 
     #[test]
@@ -246,7 +247,7 @@ mod tests {
         let verdict = |kernel: &str, fault: Option<&str>| (kernel.to_owned(), fault.map(str::to_owned));
         let faulty = [verdict("a", None), verdict("b", Some("of 3 × 7: 1")), verdict("c", Some("of 2: 2"))];
         let text = warning(&Verdicts::from(faulty), &gpu()).unwrap();
-        for part in ["references: b, c;", "NVIDIA H200", "9.0", "580.95.05", "b: of 3 × 7: 1", BUILD] {
+        for part in [": b, c;", "NVIDIA H200", "9.0", "580.95.05", "b: of 3 × 7: 1", BUILD] {
             assert!(text.contains(part), "{part}: {text}");
         }
         assert_eq!(warning(&Verdicts::from([verdict("a", None)]), &gpu()), None);

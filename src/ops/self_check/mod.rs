@@ -53,36 +53,36 @@ pub fn kernel_names(dtype: DType) -> Result<Vec<String>> {
     Ok(kernels(dtype)?.into_iter().map(|kernel| kernel.name).collect())
 }
 
-/// Checks the kernels for tensors of a dtype that have no verdict yet, up to the first one that fails to run:
-/// a GPU may refuse every launch after that.
+/// Checks the kernels for tensors of a dtype that have no verdict yet, up to the first one that does not run,
+/// whose name it returns: a GPU may refuse every launch after that. `None`: all kernels have a verdict.
 ///
 /// # Errors
 /// If there are no kernels for the dtype, or memory is insufficient.
-pub fn check(dtype: DType, verdicts: &mut Verdicts, run: &Run) -> Result<()> {
-    for kernel in kernels(dtype)? {
-        if verdicts.contains_key(&kernel.name) {
+pub fn check(dtype: DType, verdicts: &mut Verdicts, run: &Run) -> Result<Option<String>> {
+    for Kernel { name, cases } in kernels(dtype)? {
+        if verdicts.contains_key(&name) {
             continue;
         }
         let mut fault = None;
-        let checked = (kernel.cases)(&mut |launch, expected, what| {
+        let checked = cases(&mut |launch, expected, what| {
             if fault.is_none() {
                 fault = difference(&run(launch)?, expected, dtype)?.map(|found| format!("{what}: {found}"));
             }
             Ok(())
         });
         match checked {
-            Ok(()) => verdicts.insert(kernel.name, fault),
+            Ok(()) => verdicts.insert(name, fault),
             Err(error) if is_out_of_memory(&error) => return Err(error),
             Err(error) => {
                 // A backtrace may follow.
                 let message = error.to_string();
                 let message = message.lines().next().unwrap_or_default();
-                verdicts.insert(kernel.name, Some(format!("it does not run: {message}")));
-                return Ok(());
+                verdicts.insert(name.clone(), Some(format!("it does not run: {message}")));
+                return Ok(Some(name));
             }
         };
     }
-    Ok(())
+    Ok(None)
 }
 
 /// Absolute and relative tolerance of a dtype: a few rounding errors of values up to 20.
@@ -154,7 +154,7 @@ mod tests {
         };
         for (dtype, count) in [(DType::F32, 5), (DType::F16, 9), (DType::BF16, 9)] {
             let mut verdicts = Verdicts::new();
-            check(dtype, &mut verdicts, &zeros).unwrap();
+            assert_eq!(check(dtype, &mut verdicts, &zeros).unwrap(), None);
             assert_eq!(verdicts.len(), count);
             for (kernel, fault) in verdicts {
                 assert!(fault.is_some_and(|fault| fault.contains("is 0, expected")), "{kernel}");
@@ -173,10 +173,10 @@ mod tests {
         let names = kernel_names(DType::F32).unwrap();
         let mut verdicts = Verdicts::new();
         for count in 1..=names.len() {
-            check(DType::F32, &mut verdicts, &fails).unwrap();
-            assert_eq!(verdicts.len(), count);
+            let failed = check(DType::F32, &mut verdicts, &fails).unwrap();
+            assert_eq!((failed, verdicts.len()), (names.get(count - 1).cloned(), count));
         }
-        check(DType::F32, &mut verdicts, &fails).unwrap();
+        assert_eq!(check(DType::F32, &mut verdicts, &fails).unwrap(), None);
         assert_eq!(*launched.borrow(), names);
         assert_eq!(verdicts[&names[0]].as_deref(), Some("it does not run: an illegal address"));
 
