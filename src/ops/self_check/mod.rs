@@ -13,16 +13,19 @@ pub use cases::{cu_seqlens, tensor};
 /// Runs a launch whose operands are on the CPU, and returns its output on the CPU.
 pub type Run<'a> = dyn Fn(&Launch) -> Result<Tensor> + 'a;
 
+/// Passes the launches that a kernel is checked with to a visitor.
+type Cases = Box<dyn Fn(&mut cases::Visit) -> Result<()>>;
+
 /// A kernel, and the launches that it is checked with.
 struct Kernel {
     name: String,
-    cases: Box<dyn Fn(&mut cases::Visit) -> Result<()>>,
+    cases: Cases,
 }
 
 /// The kernels for tensors of a dtype.
 fn kernels(dtype: DType) -> Result<Vec<Kernel>> {
-    type Cases = fn(DType, &mut cases::Visit) -> Result<()>;
-    let of_all_dtypes: [(&str, Cases); 5] = [
+    type OfDtype = fn(DType, &mut cases::Visit) -> Result<()>;
+    let of_all_dtypes: [(&str, OfDtype); 5] = [
         ("lookup", cases::lookup),
         ("linear", cases::linear),
         ("norm", cases::norm),
