@@ -27,8 +27,8 @@ impl Emulator {
         })
     }
 
-    /// The kernels with faults, compiled in `folder`. A fault is a source file, a text that is in it once, and
-    /// the text that replaces it.
+    /// The kernels with faults, compiled in `folder`. A fault is a source file, a text that is in it once,
+    /// and the text that replaces it.
     pub fn with_faults(faults: &[(&str, &str, &str)], folder: &Path) -> Emulator {
         for sources in [SOURCES, "tests/cuda"] {
             fs::create_dir_all(folder.join(sources)).unwrap();
