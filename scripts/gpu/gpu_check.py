@@ -124,7 +124,7 @@ class Sconce:
         done = subprocess.run([self.binary, "--version"], capture_output=True, text=True, env=self.environment)
         if done.returncode != 0:
             sys.exit(f"gpu_check: {self.binary} does not start, {failure(done)}")
-        self.version = done.stdout.strip()
+        self.version = ", ".join(done.stdout.strip().splitlines())
 
     def start(self, *options, device=None, timeout_s=120):
         """The finished process; killed after `timeout_s` seconds or a little after the deadline, with the exit code 124."""
