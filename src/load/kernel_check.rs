@@ -12,10 +12,9 @@ use crate::nn::{Backend, GpuIdentity, Verdicts};
 use crate::store::digest_cache::cache_directory;
 use crate::store::own_file::{PRIVATE, read_trusted};
 use crate::store::{Digest, replace_cached};
+use crate::sys::BUILD;
 use crate::sys::console::Console;
 
-/// The build of Sconce, without the compiler of the kernels.
-const BUILD: &str = concat!("sconce ", env!("CARGO_PKG_VERSION"), " (build ", env!("SCONCE_BUILD"), ")");
 /// Maximum size of a file.
 const MAX_BYTES: u64 = 1 << 16;
 
@@ -99,7 +98,7 @@ fn warning(verdicts: &Verdicts, gpu: &GpuIdentity) -> Option<String> {
     let driver = driver.as_deref().unwrap_or("unknown");
     Some(format!(
         "CUDA kernels differ from their references or fail, and slower operations compute in their place: \
-         {names}; please report this line ({BUILD}, {name}, compute capability {major}.{minor}, \
+         {names}; please report this line (sconce {BUILD}, {name}, compute capability {major}.{minor}, \
          driver {driver}, {kernel}: {fault})"
     ))
 }
@@ -127,7 +126,7 @@ impl Memory {
         // Another driver and another build replace the file.
         let kind = format!("{dtype} on {name}, compute capability {major}.{minor}");
         let file = format!("{:032x}.json", Digest::of(&kind).first_bits());
-        let key = format!("{BUILD}, kernels {kernels:016x}, {kind}, driver {driver}");
+        let key = format!("sconce {BUILD}, kernels {kernels:016x}, {kind}, driver {driver}");
         Some(Memory { path: cache.join("kernels").join(file), key })
     }
 
