@@ -95,7 +95,7 @@
 //! handled, and no global pool of threads is built or used: models are loaded by one pool of Sconce's own,
 //! and each encodes on threads of its own, as many as [`Model::threads`] says. Types can be shared by
 //! threads. Files are written in two caches only: that of the hub, and that of packed weights
-//! ([`Model::weight_cache`]).
+//! ([`Model::weight_cache`]), in which a GPU also has the outcome of the check of its kernels.
 //!
 //! The allocator is the program's choice. That of glibc returns large blocks to the system at once and gets
 //! them again page by page, which takes a tenth of the time with a small model. The command line has

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Checks and benchmarks Sconce on a GPU against its CPU path and PyTorch, and writes a Markdown page.
 
-    scripts/gpu/gpu_check.sh --sconce target/gpu/sconce.xz --out PAGE.md [--json PAGE.json] [--parts states,memory,pipeline,speed]
+    scripts/gpu/gpu_check.sh --sconce target/gpu/sconce.xz --out PAGE.md [--json PAGE.json] [--parts kernels,states,memory,pipeline,speed]
 
+kernels    Sconce's own check of its CUDA kernels, kernel by kernel, for every type.
 states     Last hidden states of every token, --device cuda against --device cpu --dtype f32: every model in tests/fixtures, and
            full-size configs with random weights; texts of many lengths, one and many per batch. Reports the maximum absolute
            difference divided by the maximum absolute value.
@@ -12,7 +13,7 @@ speed      Tokens per second of encoders with random weights, for fixed lengths 
 
 The default of --minutes suffices for all parts, but not always for all rounds of speed; for those, run `--parts speed` alone.
 
-Exits with 1 if hidden states exceed their bound, if Sconce crashes or writes too few rows, or if a figure is missing. The page
+Exits with 1 if a kernel differs from its reference, if hidden states exceed their bound, if Sconce crashes or writes too few rows, or if a figure is missing. The page
 compares speeds with targets, which do not affect the exit code. --rehearse runs everything on the CPU with small sizes.
 """
 
@@ -25,6 +26,7 @@ import lzma
 import math
 import os
 import random
+import re
 import shlex
 import shutil
 import statistics
@@ -113,17 +115,20 @@ class Report:
 class Sconce:
     """The sconce binary, one process per call."""
 
-    def __init__(self, binary, device, folder):
-        self.binary, self.device, self.folder, self.calls = str(binary), device, folder, 0
+    def __init__(self, binary, device, folder, deadline):
+        self.binary, self.device, self.folder, self.deadline, self.calls = str(binary), device, folder, deadline, 0
         # Without the user's settings, which could select another model.
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith(("SCONCE_", "HF_"))}
+        # Without the outcomes of earlier runs, which have checked the kernels.
+        self.environment["SCONCE_CACHE"] = str(folder / "cache")
         done = subprocess.run([self.binary, "--version"], capture_output=True, text=True, env=self.environment)
         if done.returncode != 0:
             sys.exit(f"gpu_check: {self.binary} does not start, {failure(done)}")
-        self.version = done.stdout.strip()
+        self.version = ", ".join(done.stdout.strip().splitlines())
 
     def start(self, *options, device=None, timeout_s=120):
-        """The finished process; killed after `timeout_s` seconds, with the exit code 124."""
+        """The finished process; killed after `timeout_s` seconds or a little after the deadline, with the exit code 124."""
+        timeout_s = min(timeout_s, max(10, self.deadline - time.monotonic()))
         command = [self.binary, "embed", "--offline", "--no-progress", "--device", device or self.device, *map(str, options)]
         try:
             return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, env=self.environment)
@@ -166,6 +171,33 @@ def table(columns, rows):
     """The lines of a Markdown table; all columns but the first are right-aligned."""
     head = ["| " + " | ".join(columns) + " |", "|---|" + "---:|" * (len(columns) - 1)]
     return [*head, *("| " + " | ".join(map(str, row)) + " |" for row in rows)]
+
+
+# Kernels
+
+
+def kernels(sconce, setup, report, texts, deadline):
+    rows = []
+    for type in setup["types"]:
+        options = ["--verbose", "--model", ROOT / "tests/fixtures/bert-tiny", "--dtype", type, "a lamp in the window"]
+        done = sconce.start(*options)
+        # A kernel that fails may stop the process; the next one does without it.
+        while done.returncode != 0 and "; run again" in done.stderr and time.monotonic() < deadline:
+            report.fail(f"kernels for {type}: {failure(done)}")
+            done = sconce.start(*options)
+        if done.returncode != 0:
+            raise Failed(f"kernels for {type}: {failure(done)}")
+        found = [re.fullmatch(r"sconce: CUDA kernel (\S+) (.*)", line) for line in done.stderr.splitlines()]
+        found = [match.groups() for match in found if match]
+        if not found and sconce.device != "cpu":
+            raise Failed(f"kernels for {type}: no kernel was checked")
+        for kernel, outcome in found:
+            rows.append([kernel, outcome])
+            if outcome != "matches its reference":
+                report.fail(f"CUDA kernel {kernel} {outcome}")
+    report.data["kernels"] = dict(rows)
+    report.add("", "## CUDA kernels compared with candle's operations on the CPU", "")
+    report.add(*(table(["kernel", "outcome"], rows) if rows else ["The CPU has none."]))
 
 
 # Hidden states
@@ -711,7 +743,7 @@ def decompressed(path, folder):
     return target
 
 
-PARTS = {"states": states, "memory": memory, "pipeline": pipeline, "speed": speed}
+PARTS = {"kernels": kernels, "states": states, "memory": memory, "pipeline": pipeline, "speed": speed}
 
 
 def options():
@@ -719,10 +751,10 @@ def options():
     parser.add_argument("--sconce", type=Path, help="the binary, or the binary compressed as .xz [default: target/gpu/sconce]")
     parser.add_argument("--out", type=Path, help="Markdown page to write")
     parser.add_argument("--json", type=Path, help="JSON file to write with all figures")
-    parts = "some of states,memory,pipeline,speed [default: all]"
+    parts = "some of kernels,states,memory,pipeline,speed [default: all]"
     parser.add_argument("--parts", type=lambda value: value.split(","), default=list(PARTS), help=parts)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--minutes", type=float, default=9.0, help="start no further round after this time [default: 9]")
+    parser.add_argument("--minutes", type=float, default=8.0, help="start no further round after this time [default: 8]")
     parser.add_argument("--rehearse", action="store_true", help="run on the CPU with small sizes")
     args = parser.parse_args()
     if unknown := set(args.parts) - set(PARTS):
@@ -743,12 +775,14 @@ def main():
     report = Report(args)
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
-        sconce = Sconce(decompressed(args.sconce, folder), "cpu" if args.rehearse else "cuda", folder)
+        sconce = Sconce(decompressed(args.sconce, folder), "cpu" if args.rehearse else "cuda", folder, deadline)
         report.add(*head(args, sconce))
         texts = Texts(folder)
         for name in args.parts:
             start = time.monotonic()
             try:
+                if start > deadline:
+                    raise Failed("no time left; raise --minutes")
                 PARTS[name](sconce, setup, report, texts, deadline)
             except Exception as reason:  # the other parts continue, and the page is written
                 traceback.print_exc()

@@ -27,6 +27,7 @@ use tempfile::NamedTempFile;
 use crate::nn::{GemmType, Matrix};
 use crate::store::own_file::{self, PRIVATE};
 use crate::store::{self, Digest, Durability, Hasher, digest_cache};
+use crate::sys::BUILD;
 use crate::sys::mapped_file::MappedFile;
 
 const MAGIC: &[u8; 8] = b"SCONCEPW";
@@ -36,8 +37,6 @@ const CHECKSUM: usize = 64;
 const DATA: usize = 128;
 /// A matrix begins on a cache line.
 const ALIGNMENT: usize = 64;
-/// The build that packed the matrices.
-const BUILD: &str = concat!("sconce ", env!("CARGO_PKG_VERSION"), " (build ", env!("SCONCE_BUILD"), ")");
 /// A temporary file that is older was left by a process that was killed.
 const ABANDONED_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 /// A file that no process has mapped for this long is removed when another one is written.
@@ -100,7 +99,7 @@ impl PackedWeights {
             }
         }
         let path = directory.join(format!("{:032x}.weights", Digest::of(&content).first_bits()));
-        let key = format!("{BUILD}, {content}");
+        let key = format!("sconce {BUILD}, {content}");
         let found = Found::open(&path);
         let is_of_other_build =
             matches!(&found, Some((other, _)) if *other != key && other.ends_with(&content));

@@ -6,6 +6,7 @@ use anyhow::Result;
 use super::digests::FileDigests;
 use super::manifest::RunIdentity;
 use crate::store::Hasher;
+use crate::sys;
 
 /// The key of the release and the build. Builds of one release can compute different bits.
 const BUILD: &str = "the release of Sconce";
@@ -25,8 +26,7 @@ pub struct Identity {
 impl Identity {
     /// The build, as an entry of an identity.
     fn build() -> (String, String) {
-        let build = concat!(env!("CARGO_PKG_VERSION"), " (build ", env!("SCONCE_BUILD"), ")");
-        (BUILD.into(), build.into())
+        (BUILD.into(), sys::BUILD.into())
     }
 
     /// All that a run must share with an interrupted one to resume it.

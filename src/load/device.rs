@@ -2,6 +2,7 @@
 
 use anyhow::{Error, Result};
 
+use super::kernel_check::check_kernels;
 use super::options::ModelOptions;
 use crate::error::UsageError;
 use crate::nn::{Backend, DeviceError, GpuUnavailable};
@@ -16,6 +17,7 @@ pub(super) fn backends(options: &ModelOptions, console: &Console) -> Result<Vec<
     }
     for backend in &backends {
         console.detail(format!("computing in {} on {backend}", backend.dtype()));
+        check_kernels(backend, console)?;
     }
     Ok(backends)
 }

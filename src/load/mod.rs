@@ -1,6 +1,7 @@
 //! Loads a model: locates its files, resolves config, modules and options, reads tokenizer and weights.
 //!
 //! * `options`: which model, and how. `device`: the backends for `--device` and `--dtype`.
+//! * `kernel_check`: which CUDA kernels compute on a GPU.
 //! * `prepare`: from files and options to a model without weights, with `plan`: what of it is loaded.
 //! * `heads`: which head, as a table.
 //! * `weights`: from a checkpoint or a seed to encoder, pooler and head, with `adapter`: the tensors of an
@@ -13,6 +14,7 @@ mod adapter;
 mod device;
 mod examine;
 mod heads;
+mod kernel_check;
 mod loaded;
 mod modules;
 mod options;

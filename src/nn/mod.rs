@@ -47,7 +47,7 @@ pub use crate::ops::allocator::{
 };
 pub use crate::ops::attention::{AttentionWeights, QUERY_BLOCK};
 pub use crate::ops::backend::{Backend, ComputeDtype, DeviceError, DeviceRequest, GpuUnavailable};
-pub use crate::ops::gpu::{OutOfMemory, is_out_of_memory};
+pub use crate::ops::gpu::{GpuIdentity, OutOfMemory, Verdicts, is_out_of_memory};
 pub use crate::ops::linear::Matrix;
 pub use crate::ops::lookup::{EmbeddingTable, SafetensorsDtype, SharedBytes};
 pub use causal_lm::CausalLmSpec;

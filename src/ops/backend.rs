@@ -6,7 +6,9 @@ use std::fmt;
 use candle_core::{DType, Device, Result, Tensor};
 use thiserror::Error;
 
-use super::gpu::{self, AttentionVariant, supports_attention, supports_linear};
+use super::attention::kernel_name;
+use super::gpu::{self, AttentionVariant, GpuIdentity, Verdicts, supports_attention, supports_linear};
+use super::self_check;
 use crate::kernels::gemm::GemmType;
 use crate::kernels::isa::Isa;
 use crate::named::Named;
@@ -230,10 +232,45 @@ impl Backend {
     pub fn has_kernels(&self, widths: &[usize], attention: &AttentionVariant) -> bool {
         match self {
             Backend::Cpu(_) => false,
-            Backend::Device { dtype, .. } => {
-                supports_linear(*dtype, widths) && supports_attention(*dtype, attention)
+            Backend::Device { device, dtype } => {
+                let kernel = || kernel_name(*dtype, attention.qk_head_dim);
+                let is_trusted = || kernel().is_ok_and(|kernel| gpu::is_trusted(device, &kernel));
+                supports_linear(*dtype, widths) && supports_attention(*dtype, attention) && is_trusted()
             }
         }
+    }
+
+    /// What decides how the kernels compute on this GPU; `None` if this is no GPU.
+    pub fn gpu_identity(&self) -> Option<GpuIdentity> {
+        gpu::identity(&self.device())
+    }
+
+    /// Compares the kernels for this dtype that have no verdict yet with their references, up to the first
+    /// one that does not run, whose name it returns. `None`: all kernels have a verdict.
+    ///
+    /// # Errors
+    /// If the GPU has too little memory, or this is no GPU.
+    pub fn check_kernels(&self, verdicts: &mut Verdicts) -> Result<Option<String>> {
+        match self {
+            Backend::Cpu(_) => candle_core::bail!("the CPU has no CUDA kernels"),
+            Backend::Device { device, dtype } => {
+                self_check::check(*dtype, verdicts, &|launch| launch.run_copied(device))
+            }
+        }
+    }
+
+    /// Waits for this thread's work on a GPU.
+    ///
+    /// # Errors
+    /// If a kernel has failed.
+    pub fn synchronize(&self) -> Result<()> {
+        gpu::synchronize(&self.device())
+    }
+
+    /// Launches the kernels that match their references from now on. On a GPU without verdicts, candle's
+    /// operations compute.
+    pub fn trust_kernels(&self, verdicts: &Verdicts) {
+        gpu::trust(&self.device(), verdicts);
     }
 
     /// Bytes of free memory of a GPU.

@@ -140,7 +140,10 @@ impl LinearWeights {
                 let y = gpu::linear(x, weight, bias)?;
                 match (activation, residual) {
                     (Activation::Identity, None) => Ok(y),
-                    _ => launch(&y, activation, residual)?.run(&y),
+                    _ => {
+                        let reference = || reference_epilogue(&y, activation, residual);
+                        launch(&y, activation, residual)?.run_or(&y, reference)
+                    }
                 }
             }
             Matrix::Tensor(weight) => reference(x, weight, bias, activation, residual),
@@ -289,7 +292,12 @@ pub fn reference(
     let accumulator = if dtype == DType::F32 && x.device().is_cpu() { DType::F64 } else { dtype };
     let bias = bias.map(|bias| bias.to_dtype(accumulator)).transpose()?;
     let y = Linear::new(weight.to_dtype(accumulator)?, bias).forward(&x.to_dtype(accumulator)?)?;
-    let y = activation::reference(activation, &y.to_dtype(dtype)?)?;
+    reference_epilogue(&y.to_dtype(dtype)?, activation, residual)
+}
+
+/// `f(y) + r` in plain candle operations, for `y` and `r` of `(T, outputs)`.
+fn reference_epilogue(y: &Tensor, activation: Activation, residual: Option<&Tensor>) -> Result<Tensor> {
+    let y = activation::reference(activation, y)?;
     match residual {
         Some(residual) => y + residual,
         None => Ok(y),

@@ -1,6 +1,7 @@
 //! Operations of the encoder. Each file is one operation: the function that `nn` calls, its CPU path over
 //! [`crate::kernels`], the launch of its CUDA kernel if there is one, and a `reference` of plain candle
-//! operations, which computes everything else and which tests compare with.
+//! operations, which computes everything else and which tests compare with. `self_check` compares the CUDA
+//! kernels with it before they are used on a GPU.
 //!
 //! A batch is ragged: the tokens of all sequences are concatenated in tensors of `(T, H)`. `cu_seqlens` are
 //! the offsets of the sequences: sequence `i` has the rows `cu_seqlens[i]..cu_seqlens[i + 1]`.
@@ -17,6 +18,7 @@ pub mod linear;
 pub mod lookup;
 pub mod pooling;
 pub mod rotary;
+pub mod self_check;
 
 mod check;
 mod host;

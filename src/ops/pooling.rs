@@ -38,12 +38,12 @@ pub fn pool(hidden: &Tensor, cu_seqlens: &[usize], pools: &[Pool], prompt_tokens
         return reference(hidden, cu_seqlens, pools, prompt_tokens);
     }
     check(hidden, cu_seqlens)?;
-    let cu_seqlens = Tensor::from_iter(cu_seqlens.iter().map(|offset| *offset as u32), hidden.device())?;
-    let pooled = pools
-        .iter()
-        .map(|pool| pool.launch(hidden, &cu_seqlens, prompt_tokens)?.run(hidden))
-        .collect::<Result<Vec<_>>>()?;
-    concatenate(&pooled)
+    let on_device = Tensor::from_iter(cu_seqlens.iter().map(|offset| *offset as u32), hidden.device())?;
+    let pooled = pools.iter().map(|pool| {
+        let launch = pool.launch(hidden, &on_device, prompt_tokens)?;
+        launch.run_or(hidden, || reference(hidden, cu_seqlens, &[*pool], prompt_tokens))
+    });
+    concatenate(&pooled.collect::<Result<Vec<_>>>()?)
 }
 
 fn check(hidden: &Tensor, cu_seqlens: &[usize]) -> Result<()> {

@@ -32,8 +32,9 @@ impl Rotation {
     pub fn forward(&self, x: Tensor, position_ids: &[u32], head_dim: usize) -> Result<Tensor> {
         self.check(&x, position_ids, head_dim)?;
         if x.device().is_cuda() {
-            let position_ids = Tensor::new(position_ids, x.device())?;
-            return self.launch(&x, &position_ids, head_dim)?.run(&x);
+            let on_device = Tensor::new(position_ids, x.device())?;
+            let reference = || self.reference(&x, position_ids, head_dim);
+            return self.launch(&x, &on_device, head_dim)?.run_or(&x, reference);
         }
         if !is_host_f32(&x) {
             return self.reference(&x, position_ids, head_dim);

@@ -29,13 +29,22 @@ pub enum CacheKind {
     Texts,
     /// Digests of large files.
     Digests,
+    /// Outcomes of the check of the CUDA kernels.
+    Kernels,
 }
 
-names!(CacheKind { Models => "models", Weights => "weights", Texts => "texts", Digests => "digests" });
+names!(CacheKind {
+    Models => "models",
+    Weights => "weights",
+    Texts => "texts",
+    Digests => "digests",
+    Kernels => "kernels",
+});
 
 impl CacheKind {
     /// The kinds that Sconce makes itself, in folders of their names.
-    pub const OWN: [CacheKind; 3] = [CacheKind::Weights, CacheKind::Texts, CacheKind::Digests];
+    pub const OWN: [CacheKind; 4] =
+        [CacheKind::Weights, CacheKind::Texts, CacheKind::Digests, CacheKind::Kernels];
 }
 
 /// The options of `sconce cache`.

@@ -1,6 +1,6 @@
 //! What touches the process and its operating system: panics, threads, memory figures, standard output and
 //! error, variables of the environment, the opening and mapping of files of the user. Every other module may
-//! use it; it uses none of them.
+//! use it; it uses none of them. [`BUILD`] tells builds of Sconce apart.
 
 pub mod catch_panic;
 pub mod console;
@@ -14,3 +14,6 @@ pub mod regular_file;
 pub mod stdout;
 pub mod terminal;
 pub mod threads;
+
+/// The release of Sconce and the identity of the build.
+pub const BUILD: &str = concat!(env!("CARGO_PKG_VERSION"), " (build ", env!("SCONCE_BUILD"), ")");

@@ -24,7 +24,7 @@ fn run(folder: &Path, args: &[&str]) -> Output {
     output
 }
 
-/// A complete model, one whose download was interrupted, packed weights and digests.
+/// A complete model, one whose download was interrupted, packed weights, digests and checks of kernels.
 fn make_caches(folder: &Path) {
     let snapshot = |id: &str| folder.join(format!("hub/models--org--{id}"));
     for id in ["complete", "partial"] {
@@ -36,7 +36,7 @@ fn make_caches(folder: &Path) {
     }
     fs::write(snapshot("complete").join("refs/pr/1"), COMMIT).unwrap();
     fs::remove_file(snapshot("partial").join("snapshots").join(COMMIT).join("model.safetensors")).unwrap();
-    for kind in ["weights", "digests"] {
+    for kind in ["weights", "digests", "kernels"] {
         fs::create_dir_all(folder.join("own").join(kind)).unwrap();
         fs::write(folder.join("own").join(kind).join("a"), [0; 1000]).unwrap();
     }
@@ -55,12 +55,13 @@ fn caches_are_listed_and_cleared() {
     make_caches(folder);
     let all = listed(&run(folder, &["cache", "--output-format", "jsonl"]));
     let names: Vec<[&Value; 2]> = all.iter().map(|[kind, _, name]| [kind, name]).collect();
-    let digests = json!(folder.join("own/digests"));
+    let [digests, kernels] = ["digests", "kernels"].map(|kind| json!(folder.join("own").join(kind)));
     let expected = [
         ["models", "org/complete"],
         ["models", "org/partial"],
         ["weights", "a"],
         ["digests", digests.as_str().unwrap()],
+        ["kernels", kernels.as_str().unwrap()],
     ];
     assert_eq!(json!(names), json!(expected));
     assert_eq!(all[2][1], json!(1000));
@@ -76,7 +77,7 @@ fn caches_are_listed_and_cleared() {
     assert!(!folder.join("own/weights/a").exists() && folder.join("own/digests/a").exists());
 
     run(folder, &["cache", "--clear"]);
-    assert!(!folder.join("own/digests").exists());
+    assert!(!folder.join("own/digests").exists() && !folder.join("own/kernels").exists());
     assert_eq!(listed(&run(folder, &["cache", "--output-format", "jsonl"])).len(), 2, "models stay");
     run(folder, &["cache", "--clear", "models"]);
     assert_eq!(stdout(&run(folder, &["cache", "--output-format", "jsonl"])), "");

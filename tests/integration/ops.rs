@@ -3,7 +3,7 @@
 
 use crate::support::assert_close;
 use crate::support::operands;
-use crate::support::operands::{bits, flat, plain, tensor};
+use crate::support::operands::{bits, flat, tensor};
 use candle_core::{DType, Device, Tensor};
 use sconce::kernels::gemm::GemmType;
 use sconce::nn::{EmbeddingTable, SafetensorsDtype};
@@ -126,7 +126,8 @@ fn attention_by_length_matches_one_padded_batch() {
         let cu_seqlens = operands::cu_seqlens(lengths);
         let tokens = cu_seqlens[lengths.len()];
         let [q, k, v] = [1, 2, 3].map(|seed| tensor(seed, &[tokens, 8]).to_dtype(DType::F16).unwrap());
-        let attention = Attention { window: AttentionWindow { left: 40, right: 2 }, ..plain(2, 4) };
+        let attention =
+            Attention { window: AttentionWindow { left: 40, right: 2 }, ..Attention::plain(2, 4) };
         let [found, expected] =
             [attention.forward(&q, &k, &v, &cu_seqlens), attention.reference(&q, &k, &v, &cu_seqlens)]
                 .map(|x| flat(&x.unwrap().to_dtype(DType::F32).unwrap()));
@@ -163,12 +164,12 @@ const LENGTHS: [&[usize]; 8] =
 fn ragged_attention_matches_padded_attention() {
     for lengths in LENGTHS {
         for (heads, head_dim) in [(1, 1), (3, 12), (4, 32)] {
-            compare(&plain(heads, head_dim), lengths, head_dim, heads, head_dim);
+            compare(&Attention::plain(heads, head_dim), lengths, head_dim, heads, head_dim);
             let max_seqlen = lengths.iter().max().unwrap();
             // A bias for longer sequences than those of the batch, and for exactly its longest sequence.
             for positions in [max_seqlen + 3, *max_seqlen] {
                 let bias = (tensor(4, &[heads, 2 * positions - 1]) * 2.0).unwrap();
-                let attention = Attention { bias: Some(&bias), ..plain(heads, head_dim) };
+                let attention = Attention { bias: Some(&bias), ..Attention::plain(heads, head_dim) };
                 compare(&attention, lengths, head_dim, heads, head_dim);
             }
         }
@@ -178,9 +179,9 @@ fn ragged_attention_matches_padded_attention() {
 #[test]
 fn grouped_query_attention_and_a_v_head_dim_other_than_qk_head_dim_match_the_reference() {
     for lengths in LENGTHS {
-        compare(&plain(3, 12), lengths, 12, 3, 5);
+        compare(&Attention::plain(3, 12), lengths, 12, 3, 5);
         for key_value_heads in [1, 2, 3] {
-            compare(&Attention { key_value_heads, ..plain(6, 4) }, lengths, 4, key_value_heads, 7);
+            compare(&Attention { key_value_heads, ..Attention::plain(6, 4) }, lengths, 4, key_value_heads, 7);
         }
     }
 }
@@ -189,7 +190,7 @@ fn grouped_query_attention_and_a_v_head_dim_other_than_qk_head_dim_match_the_ref
 fn attention_windows_match_the_reference() {
     for lengths in LENGTHS {
         for (left, right) in [(0, 0), (usize::MAX, 0), (3, 3), (16, 1), (40, 40), (100, 60)] {
-            let attention = Attention { window: AttentionWindow { left, right }, ..plain(2, 6) };
+            let attention = Attention { window: AttentionWindow { left, right }, ..Attention::plain(2, 6) };
             compare(&attention, lengths, 6, 2, 6);
         }
     }
@@ -209,7 +210,7 @@ fn alibi(slopes: &[f32], tokens: usize) -> Tensor {
 fn attention_with_a_steep_bias_matches_the_reference() {
     for lengths in [&[1][..], &[200, 3], &[513, 190], &[700], &[2100]] {
         let bias = alibi(&[6.0, 1.0, 0.25, 0.01], *lengths.iter().max().unwrap());
-        let attention = Attention { bias: Some(&bias), ..plain(4, 12) };
+        let attention = Attention { bias: Some(&bias), ..Attention::plain(4, 12) };
         compare(&attention, lengths, 12, 4, 12);
         compare(&Attention { key_value_heads: 2, ..attention.clone() }, lengths, 12, 2, 12);
         for (left, right) in [(usize::MAX, 0), (150, 20)] {
@@ -224,7 +225,7 @@ fn attention_with_a_steep_bias_matches_the_reference() {
 fn queries_far_from_all_keys_of_a_steep_bias_match_the_reference() {
     let [q, k, v] = [1, 2, 3].map(|seed| tensor(seed, &[200, 8]));
     let bias = alibi(&[6.0, 1.0], 200);
-    let attention = Attention { bias: Some(&bias), key_lengths: Some(&[100]), ..plain(2, 4) };
+    let attention = Attention { bias: Some(&bias), key_lengths: Some(&[100]), ..Attention::plain(2, 4) };
     let found = attention.forward(&q, &k, &v, &[0, 200]).unwrap();
     let expected = attention.reference(&q, &k, &v, &[0, 200]).unwrap();
     // Scores of −600 are rounded to multiples of 6e-5.
@@ -238,7 +239,7 @@ fn a_sequence_with_a_steep_bias_has_the_same_bits_alone_and_in_a_batch() {
     let cu_seqlens = operands::cu_seqlens(&lengths);
     let [q, k, v] = [1, 2, 3].map(|seed| (tensor(seed, &[cu_seqlens[3], 48]) * 3.0).unwrap());
     let bias = alibi(&[6.0, 1.0, 0.25, 0.01], 700);
-    let attention = Attention { bias: Some(&bias), ..plain(4, 12) };
+    let attention = Attention { bias: Some(&bias), ..Attention::plain(4, 12) };
     let batch = attention.forward(&q, &k, &v, &cu_seqlens).unwrap();
     for (start, length) in cu_seqlens.into_iter().zip(lengths) {
         let [q, k, v, batch] = [&q, &k, &v, &batch].map(|x| x.narrow(0, start, length).unwrap());
@@ -252,7 +253,7 @@ fn a_sequence_with_a_steep_bias_has_the_same_bits_alone_and_in_a_batch() {
 fn a_far_key_can_outweigh_a_steep_bias() {
     let (tokens, width, far) = (600, 4, 590);
     let bias = alibi(&[0.5], tokens);
-    let attention = Attention { bias: Some(&bias), ..plain(1, width) };
+    let attention = Attention { bias: Some(&bias), ..Attention::plain(1, width) };
     let q = Tensor::full(5f32, (tokens, width), &Device::Cpu).unwrap();
     let v = tensor(3, &[tokens, width]);
     let mut keys = flat(&tensor(2, &[tokens, width]));
@@ -274,7 +275,8 @@ fn attention_with_fewer_keys_than_queries_matches_the_reference() {
         for kept in [1, 2, 5] {
             let key_lengths: Vec<usize> = lengths.iter().map(|n| n.div_ceil(kept)).collect();
             for window in [AttentionWindow::FULL, AttentionWindow { left: 3, right: 3 }] {
-                let attention = Attention { key_lengths: Some(&key_lengths), window, ..plain(2, 6) };
+                let attention =
+                    Attention { key_lengths: Some(&key_lengths), window, ..Attention::plain(2, 6) };
                 compare(&attention, lengths, 6, 2, 6);
                 compare(&Attention { bias: Some(&bias), ..attention.clone() }, lengths, 6, 2, 6);
                 compare(&Attention { pre_softmax: Some(&pre), ..attention }, lengths, 6, 2, 6);
@@ -282,7 +284,7 @@ fn attention_with_fewer_keys_than_queries_matches_the_reference() {
         }
     }
     let x = tensor(1, &[10, 12]);
-    let attention = Attention { key_lengths: Some(&[2]), ..plain(2, 6) };
+    let attention = Attention { key_lengths: Some(&[2]), ..Attention::plain(2, 6) };
     let window = AttentionWindow { left: 3, right: 3 };
     let found = Attention { window, ..attention.clone() }.forward(&x, &x, &x, &[0, 10]).unwrap();
     let found = flat(&found);
@@ -294,7 +296,7 @@ fn attention_with_fewer_keys_than_queries_matches_the_reference() {
     let all = attention.forward(&x, &x, &x, &[0, 10]).unwrap();
     assert_eq!(flat(&all), flat(&attention.forward(&x, &changed, &changed, &[0, 10]).unwrap()));
     for wrong in [&[0][..], &[11], &[1, 1]] {
-        let attention = Attention { key_lengths: Some(wrong), ..plain(2, 6) };
+        let attention = Attention { key_lengths: Some(wrong), ..Attention::plain(2, 6) };
         assert!(attention.forward(&x, &x, &x, &[0, 10]).is_err(), "{wrong:?}");
     }
 }
@@ -330,7 +332,7 @@ fn attention_of_some_queries_is_that_of_all() {
                         gemm_type,
                         key_lengths,
                         window,
-                        ..plain(heads, head_dim)
+                        ..Attention::plain(heads, head_dim)
                     };
                     let expected = all.forward(&q, &k, &v, &cu_seqlens).unwrap();
                     for queries in &selections {
@@ -359,7 +361,8 @@ fn causal_attention_of_a_prefix_does_not_depend_on_what_follows() {
         for gemm_type in [GemmType::F32, GemmType::Bf16x3, GemmType::Bf16] {
             for left in [usize::MAX, 130, 63, 1] {
                 let window = AttentionWindow { left, right: 0 };
-                let attention = Attention { key_value_heads, gemm_type, window, ..plain(heads, head_dim) };
+                let attention =
+                    Attention { key_value_heads, gemm_type, window, ..Attention::plain(heads, head_dim) };
                 let of_prefix = |n: usize| {
                     let [q, k, v] = [&q, &k, &v].map(|x| x.narrow(0, 0, n).unwrap());
                     bits(&attention.forward(&q, &k, &v, &[0, n]).unwrap())
@@ -380,7 +383,7 @@ fn attention_of_some_queries_is_refused_where_it_could_differ() {
     let (x, bias) = (tensor(1, &[6, 8]), tensor(2, &[2, 7]));
     let q = x.narrow(0, 0, 2).unwrap();
     let forward = |attention: Attention| attention.forward(&q, &x, &x, &[0, 4, 6]);
-    let some = Attention { queries: Some(&[5, 1]), ..plain(2, 4) };
+    let some = Attention { queries: Some(&[5, 1]), ..Attention::plain(2, 4) };
     assert!(forward(some.clone()).is_ok());
     let square = tensor(3, &[2, 2]);
     for refused in [
@@ -406,7 +409,7 @@ fn talking_heads_match_the_reference() {
     let (square, bias) = (tensor(7, &[3, 3]), tensor(8, &[3, 1025]));
     for lengths in LENGTHS {
         for window in [AttentionWindow::FULL, AttentionWindow { left: usize::MAX, right: 0 }] {
-            let plain = Attention { window, ..plain(3, 8) };
+            let plain = Attention { window, ..Attention::plain(3, 8) };
             let both = Attention { pre_softmax: Some(&pre), post_softmax: Some(&post), ..plain.clone() };
             compare(&both, lengths, 8, 4, 6);
             compare(&Attention { bias: Some(&bias), ..both }, lengths, 8, 4, 6);
@@ -428,7 +431,13 @@ fn disentangled_attention_matches_the_reference() {
         for (keys, queries) in [(Some(&keys), None), (None, Some(&queries)), (Some(&keys), Some(&queries))] {
             let relative =
                 Some(RelativePositions { position_keys: keys, position_queries: queries, buckets: &buckets });
-            compare(&Attention { relative, ..plain(heads, head_dim) }, lengths, head_dim, heads, head_dim);
+            compare(
+                &Attention { relative, ..Attention::plain(heads, head_dim) },
+                lengths,
+                head_dim,
+                heads,
+                head_dim,
+            );
         }
     }
 }
@@ -520,7 +529,7 @@ fn attention_rejects_operands_that_do_not_match() {
             }
         }
     };
-    let plain = plain(heads, head_dim);
+    let plain = Attention::plain(heads, head_dim);
     for cu_seqlens in INVALID_CU_SEQLENS {
         rejects(&plain, &q, &q, cu_seqlens);
     }
@@ -568,8 +577,8 @@ fn attention_rejects_operands_that_do_not_match() {
 #[test]
 fn empty_sequences_have_no_rows() {
     let q = tensor(1, &[3, 8]).to_dtype(DType::F16).unwrap();
-    let found = plain(2, 4).forward(&q, &q, &q, &[0, 0, 3, 3]).unwrap();
-    let expected = plain(2, 4).forward(&q, &q, &q, &[0, 3]).unwrap();
+    let found = Attention::plain(2, 4).forward(&q, &q, &q, &[0, 0, 3, 3]).unwrap();
+    let expected = Attention::plain(2, 4).forward(&q, &q, &q, &[0, 3]).unwrap();
     let flat = |x: &Tensor| flat(&x.to_dtype(DType::F32).unwrap());
     assert_eq!(flat(&found), flat(&expected));
 }

@@ -72,6 +72,24 @@ pub(super) struct HeadDims {
 }
 
 impl Attention<'_> {
+    /// Attention without biases, window or projections.
+    pub fn plain(heads: usize, head_dim: usize) -> Self {
+        Attention {
+            heads,
+            key_value_heads: heads,
+            scale: 1.0 / (head_dim as f64).sqrt(),
+            bias: None,
+            relative: None,
+            window: AttentionWindow::FULL,
+            key_lengths: None,
+            gemm_type: GemmType::F32,
+            pre_softmax: None,
+            post_softmax: None,
+            query_tiles: None,
+            queries: None,
+        }
+    }
+
     /// Checks that the operands and `cu_seqlens` match, which every path relies on, and derives the head
     /// dims.
     pub(super) fn check(&self, q: &Tensor, k: &Tensor, v: &Tensor, cu_seqlens: &[usize]) -> Result<HeadDims> {

@@ -25,6 +25,14 @@ pub fn query_tiles(cu_seqlens: &[usize], device: &Device) -> Result<Tensor> {
     Tensor::from_iter(tiles, device)?.reshape(((), 3))
 }
 
+/// The name of the kernel for a dtype and head dim.
+///
+/// # Errors
+/// If there are no kernels for the dtype.
+pub(in crate::ops) fn kernel_name(dtype: DType, head_dim: usize) -> Result<String> {
+    Ok(format!("attention_{}_{head_dim}", suffix(dtype)?))
+}
+
 impl Attention<'_> {
     /// The launch of [`Attention::forward`] on a GPU: one block per tile and head.
     ///
@@ -44,7 +52,7 @@ impl Attention<'_> {
         }
         expect(query_tiles, DType::U32, &[query_tiles.dim(0)?, 3])?;
         Ok(Launch {
-            kernel: format!("attention_{}_{head_dim}", suffix(q.dtype())?),
+            kernel: kernel_name(q.dtype(), head_dim)?,
             grid: [query_tiles.dim(0)?, self.heads, 1],
             block: 128,
             output: LaunchOutput::New(vec![tokens, width], q.dtype()),

@@ -15,6 +15,7 @@ use super::host::is_host_f32;
 pub use crate::kernels::gemm::AttentionWindow;
 pub use config::{Attention, RelativePositions};
 pub use cpu::QUERY_BLOCK;
+pub(super) use launch::kernel_name;
 pub use launch::query_tiles;
 pub use reference::AttentionWeights;
 
@@ -34,7 +35,8 @@ impl Attention<'_> {
             && self.key_lengths.is_none()
             && supports_attention(q.dtype(), &self.variant(&dims))
         {
-            return self.launch(q, k, v, query_tiles)?.run(q);
+            let reference = || self.reference_by_length(q, k, v, cu_seqlens);
+            return self.launch(q, k, v, query_tiles)?.run_or(q, reference);
         }
         if is_host_f32(q) {
             self.forward_cpu(q, k, v, cu_seqlens, dims)

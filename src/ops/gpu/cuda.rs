@@ -2,7 +2,9 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
+use std::collections::hash_map::{DefaultHasher, Entry};
+use std::fs;
+use std::hash::{Hash, Hasher};
 use std::mem::ManuallyDrop;
 
 use candle_core::cuda::cudarc::cublas::result::CublasError as CandleCublasError;
@@ -20,6 +22,7 @@ use candle_core::{CudaStorage, DType, Device, Error, Result, Storage, Tensor};
 use half::{bf16, f16};
 
 use super::error::OutOfMemory;
+use super::identity::{GpuIdentity, driver_version};
 use super::launch::{Arg, Launch, LaunchOutput};
 
 /// The kernels of `kernels/cuda/` as PTX, by the first word of their names. The driver compiles them for the
@@ -70,6 +73,20 @@ pub fn synchronize(device: &Device) -> Result<()> {
 /// The name of a GPU.
 pub fn name(device: &Device) -> Option<String> {
     device.as_cuda_device().ok()?.cuda_stream().context().name().ok()
+}
+
+/// What decides how the kernels compute on a GPU.
+pub fn identity(device: &Device) -> Option<GpuIdentity> {
+    let stream = device.as_cuda_device().ok()?.cuda_stream();
+    let context = stream.context();
+    let mut kernels = DefaultHasher::new();
+    MODULES.hash(&mut kernels);
+    Some(GpuIdentity {
+        name: context.name().ok()?,
+        compute_capability: context.compute_capability().ok()?,
+        driver: fs::read_to_string("/proc/driver/nvidia/version").ok().and_then(|text| driver_version(&text)),
+        kernels: kernels.finish(),
+    })
 }
 
 /// Bytes of free memory of a GPU.

@@ -8,30 +8,23 @@ mod driver;
 #[path = "no_cuda.rs"]
 mod driver;
 mod error;
+mod identity;
 mod launch;
 mod support;
+mod trust;
 
 use std::error::Error;
 use std::iter;
 
-use candle_core::{Result, Tensor};
-
 pub(super) use driver::linear;
-pub use driver::{count, free_memory, name, open, synchronize};
+pub use driver::{count, free_memory, identity, name, open, synchronize};
 pub use error::OutOfMemory;
+pub use identity::GpuIdentity;
 pub use launch::{Arg, Launch, LaunchOutput};
 pub(super) use launch::{expect, suffix};
+pub(super) use support::is_16_bit;
 pub use support::{AttentionVariant, HEAD_DIMS, supports_attention, supports_linear};
-
-impl Launch<'_> {
-    /// Enqueues the kernel on this thread's stream of the device of `tensor`, and returns its output.
-    ///
-    /// # Errors
-    /// If the GPU has no memory for the output, or an operand is on another device or not contiguous.
-    pub(super) fn run(&self, tensor: &Tensor) -> Result<Tensor> {
-        driver::launch(self, tensor.device())
-    }
-}
+pub use trust::{Verdicts, is_trusted, trust};
 
 /// Whether `error` or one of its sources is [`OutOfMemory`], or candle's error for the same condition.
 pub fn is_out_of_memory(error: &(dyn Error + 'static)) -> bool {

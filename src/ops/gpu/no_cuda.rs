@@ -2,6 +2,7 @@
 
 use candle_core::{Device, Error, Result, Tensor};
 
+use super::identity::GpuIdentity;
 use super::launch::Launch;
 
 /// Number of GPUs.
@@ -19,6 +20,11 @@ pub fn open(_ordinal: usize) -> Result<Device> {
 
 /// The name of a GPU.
 pub fn name(_device: &Device) -> Option<String> {
+    None
+}
+
+/// What decides how the kernels compute on a GPU.
+pub fn identity(_device: &Device) -> Option<GpuIdentity> {
     None
 }
 

@@ -33,6 +33,7 @@ pub fn supports_attention(dtype: DType, attention: &AttentionVariant) -> bool {
     is_16_bit(dtype) && is_plain && qk_head_dim == v_head_dim && HEAD_DIMS.contains(&qk_head_dim)
 }
 
-fn is_16_bit(dtype: DType) -> bool {
+/// Whether a dtype is that of the tensor cores, for which there are GEMM and attention kernels.
+pub(in crate::ops) fn is_16_bit(dtype: DType) -> bool {
     matches!(dtype, DType::F16 | DType::BF16)
 }

@@ -15,6 +15,8 @@ use std::process::{Command, Output};
 use std::thread;
 use std::time::{Duration, Instant};
 
+pub use sconce::ops::self_check::first_difference;
+
 /// A folder under `tests/fixtures`.
 pub fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
@@ -182,17 +184,6 @@ pub fn set_fields(file: &Path, fields: &serde_json::Value) {
 /// A JSON list of numbers, read as `f32`.
 pub fn numbers(list: &serde_json::Value) -> Vec<f32> {
     list.as_array().expect("a list").iter().map(|x| x.as_f64().expect("a number") as f32).collect()
-}
-
-/// The first element where two lists differ by more than `atol + rtol · |expected|`, as a sentence.
-pub fn first_difference(found: &[f32], expected: &[f32], atol: f32, rtol: f32) -> Option<String> {
-    if found.len() != expected.len() {
-        return Some(format!("{} numbers, expected {}", found.len(), expected.len()));
-    }
-    // NaN is close to nothing.
-    let close = |(f, e): (&f32, &f32)| (f - e).abs() <= atol + rtol * e.abs();
-    let i = found.iter().zip(expected).position(|pair| !close(pair))?;
-    Some(format!("element {i} is {}, expected {}", found[i], expected[i]))
 }
 
 /// Asserts that two lists are equal within `atol + rtol · |expected|`, element by element.
