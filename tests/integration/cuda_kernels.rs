@@ -24,7 +24,7 @@ fn all_match(dtype: DType) {
         launched.borrow_mut().insert(launch.kernel.clone());
         Emulator::of_this_crate().run(launch)
     };
-    check(dtype, &mut verdicts, &run).unwrap();
+    check(dtype, 1.0, &mut verdicts, &run).unwrap();
     let names: BTreeSet<String> = kernel_names(dtype).unwrap().into_iter().collect();
     assert_eq!(verdicts, names.iter().map(|name| (name.clone(), None)).collect());
     assert_eq!(launched.into_inner(), names);
@@ -66,7 +66,7 @@ fn kernels_with_faults_are_found_and_not_launched() {
     ];
     let emulator = Emulator::with_faults(&faults, folder.path());
     let mut verdicts = Verdicts::new();
-    while check(DType::BF16, &mut verdicts, &|launch| emulator.run(launch)).unwrap().is_some() {}
+    while check(DType::BF16, 1.0, &mut verdicts, &|launch| emulator.run(launch)).unwrap().is_some() {}
     trust(&Device::Cpu, &verdicts);
     for name in kernel_names(DType::BF16).unwrap() {
         let fault = verdicts[&name].as_deref().unwrap_or_default();
