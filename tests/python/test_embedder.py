@@ -208,7 +208,7 @@ class Errors(unittest.TestCase):
             Embedder(MODEL, output_format="csv")
         for options, expected in [
             ({"dtype": "f33"}, r"^invalid value 'f33' for dtype \[possible values: f32, .*\]$"),
-            ({"output_dtype": "int8"}, "^output_dtype is 'int8'; pass one of f32, f16, binary$"),
+            ({"output_dtype": "int8"}, "^output_dtype is 'int8'; pass one of f32, f16, binary, ubinary$"),
             ({"max_length": 1000}, "^max_length 1000 exceeds the model's 40 positions"),
             ({"prompt_name": "other"}, "^prompt_name other: .*document, query"),
             ({"command": "/nonexistent/sconce"}, "/nonexistent/sconce"),
