@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 
-use crate::rows::columns::{INDEX, SCALE, TOKENS, TRUNCATED, element};
+use crate::rows::columns::{EMBEDDING, INDEX, SCALE, TOKENS, TRUNCATED, element};
 use crate::rows::metadata::Key;
 use crate::rows::{ContentType, OutputDtype, OutputFormat, OutputSchema, Span, VectorType};
 
@@ -126,10 +126,13 @@ fn check_id_column(schema: &OutputSchema) -> Result<()> {
 /// Whether a column is one that Sconce writes itself, beside the ids.
 fn is_written(schema: &OutputSchema, name: &str) -> bool {
     let OutputSchema { format, content, chunks, .. } = schema;
+    // Files of other formats do not tell which column has the vectors.
+    let says_column = matches!(format, OutputFormat::Parquet | OutputFormat::Arrow);
+    let is_renamed = says_column && schema.vector_column().is_some();
     let is_element = *format == OutputFormat::Csv
         && content.vectors().is_some_and(|vectors| is_element_column(name, vectors.width()));
     RESERVED_COLUMNS.contains(&name)
-        || content.column_names().contains(&name)
+        || content.column_names().contains(&name) && !(is_renamed && name == EMBEDDING)
         || *chunks && Span::NAMES.contains(&name)
         || is_element
 }

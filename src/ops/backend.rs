@@ -234,7 +234,9 @@ impl Backend {
             Backend::Cpu(_) => false,
             Backend::Device { device, dtype } => {
                 let kernel = || kernel_name(*dtype, attention.qk_head_dim);
-                let is_trusted = || kernel().is_ok_and(|kernel| gpu::is_trusted(device, &kernel));
+                // A CPU stands for a GPU whose kernels match.
+                let is_trusted =
+                    || device.is_cpu() || kernel().is_ok_and(|kernel| gpu::is_trusted(device, &kernel));
                 supports_linear(*dtype, widths) && supports_attention(*dtype, attention) && is_trusted()
             }
         }

@@ -154,13 +154,19 @@ pub fn attend(
         without_special: false,
         values,
     };
-    if options.without_special { without_special(maps) } else { Ok(maps) }
+    if options.without_special {
+        without_special(maps, loaded.tokenizer.unknown_token_id())
+    } else {
+        Ok(maps)
+    }
 }
 
-/// The attention without the rows and columns of special tokens.
-fn without_special(maps: AttentionMaps) -> Result<AttentionMaps> {
+/// The attention without the rows and columns of special tokens, but with those of the unknown token, which
+/// stands for a word of the text.
+fn without_special(maps: AttentionMaps, unknown: Option<u32>) -> Result<AttentionMaps> {
     let n = maps.ids.len();
-    let kept: Vec<usize> = (0..n).filter(|i| !maps.is_special[*i]).collect();
+    let is_kept = |i: &usize| !maps.is_special[*i] || unknown == Some(maps.ids[*i]);
+    let kept: Vec<usize> = (0..n).filter(is_kept).collect();
     if kept.is_empty() {
         bail!(UsageError(
             "--without-special: the text has special tokens only; leave the option out, or pass a text with a word".into()

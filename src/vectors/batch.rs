@@ -75,15 +75,17 @@ impl VectorSchema {
     pub(super) fn new(name: &str, field: VectorField, schema: &Schema) -> Result<Self> {
         let find = |name: &str| schema.fields().iter().position(|field| field.name() == name);
         let metadata = FileMetadata::of_arrow(schema);
+        let own: Vec<&str> =
+            metadata.get(Key::VectorColumn).into_iter().chain([EMBEDDING, EMBEDDINGS]).collect();
         let is_dense = match field {
             VectorField::Named(_) => true,
-            _ => field.name().into_iter().chain([EMBEDDING, EMBEDDINGS]).any(|name| find(name).is_some()),
+            _ => field.name().into_iter().chain(own.iter().copied()).any(|name| find(name).is_some()),
         };
         if !is_dense && let (Some(indices), Some(values)) = (find(INDICES), find(VALUES)) {
             return Ok(Self::sparse(schema, metadata, indices, values));
         }
         let candidates: Vec<Candidate> = schema.fields().iter().map(candidate).collect();
-        let vectors = field.find(name, "column", &[EMBEDDING, EMBEDDINGS], &candidates)?;
+        let vectors = field.find(name, "column", &own, &candidates)?;
         let (column, data_type) = (schema.field(vectors).name(), schema.field(vectors).data_type());
         let Some((mut item, mut width)) = list_items(data_type) else {
             bail!(

@@ -1,7 +1,10 @@
 //! `search --where`: the nearest neighbours among the rows that meet conditions, exactly.
 
 use std::fs;
+use std::sync::Arc;
 
+use crate::support::arrow::array::{ArrayRef, Float64Array, RecordBatch, StringArray, UInt64Array};
+use crate::support::arrow::ipc::writer::FileWriter;
 use serde_json::{Value, json};
 
 use crate::support::{assert_fails, embed, fixture, rows, sconce, stderr};
@@ -75,4 +78,37 @@ fn the_neighbours_are_the_best_of_the_rows_that_meet_the_conditions() {
     let malformed = run("year ~ 3");
     assert_eq!(malformed.status.code(), Some(2));
     assert!(stderr(&malformed).contains("expected NAME = VALUE"), "{}", stderr(&malformed));
+}
+
+/// Infinite numbers are numbers, NaN is none.
+#[test]
+fn numbers_that_are_not_finite_are_compared() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let texts: ArrayRef = Arc::new(StringArray::from(vec!["a", "b", "c", "d"]));
+    let values: ArrayRef =
+        Arc::new(Float64Array::from(vec![1.0, f64::INFINITY, f64::NEG_INFINITY, f64::NAN]));
+    let large: ArrayRef = Arc::new(UInt64Array::from(vec![u64::MAX, u64::MAX - 1, 5, 1 << 63]));
+    let batch = RecordBatch::try_from_iter([("text", texts), ("x", values), ("u", large)]).unwrap();
+    let mut writer =
+        FileWriter::try_new(fs::File::create(path("in.arrow")).unwrap(), &batch.schema()).unwrap();
+    writer.write(&batch).unwrap();
+    writer.finish().unwrap();
+    let (input, file) = (path("in.arrow"), path("out.parquet"));
+    let written = embed("bert-tiny", ["-i", &input, "-o", &file, "--keep", "x", "u"]);
+    assert!(written.status.success(), "{}", stderr(&written));
+    for (condition, expected) in [
+        ("x > 0", &[0, 1][..]),
+        ("x < 0", &[2]),
+        ("x != 1", &[1, 2]),
+        ("u = 18446744073709551615", &[0]),
+        ("u > 18446744073709551614", &[0]),
+        ("u >= 9223372036854775808", &[0, 1, 3]),
+    ] {
+        let found =
+            search(&[&file, "a", "-m", &fixture("bert-tiny").display().to_string(), "--where", condition]);
+        let mut found: Vec<u64> = found.iter().map(|(_, index, _)| *index).collect();
+        found.sort_unstable();
+        assert_eq!(found, expected, "{condition}");
+    }
 }

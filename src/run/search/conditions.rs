@@ -4,9 +4,9 @@ use std::cmp::Ordering;
 use std::str::FromStr;
 
 use anyhow::{Result, bail};
-use serde_json::{Number, Value};
+use serde_json::Number;
 
-use crate::rows::to_text;
+use crate::rows::{FieldValue, to_text};
 use crate::vectors::VectorFile;
 
 /// Rows whose columns are read at a time.
@@ -100,14 +100,20 @@ fn parts(text: &str) -> Result<Vec<Part>, String> {
 /// A text as a number.
 fn number(text: &str) -> Option<Number> {
     let integer = text.parse::<i64>().ok().map(Number::from);
+    let integer = integer.or_else(|| text.parse::<u64>().ok().map(Number::from));
     integer.or_else(|| text.parse().ok().and_then(Number::from_f64))
 }
 
 impl Condition {
-    /// Whether the value of a row meets the condition; null does not. A number is compared with numbers, and
-    /// a text with the text of any value.
-    fn meets(&self, value: &Value, row: usize) -> Result<bool> {
+    /// Whether the value of a row meets the condition; null and NaN do not. A number is compared with
+    /// numbers, and a text with the text of any value.
+    fn meets(&self, value: &FieldValue, row: usize) -> Result<bool> {
         let Condition { column, orders, literal } = self;
+        if let (Some(infinite), Literal::Number(literal)) = (value.not_finite(), literal) {
+            let order = literal.as_f64().and_then(|literal| infinite.partial_cmp(&literal));
+            return Ok(order.is_some_and(|order| orders.contains(&order)));
+        }
+        let value = &*value.json();
         let Some(text) = to_text(value) else { return Ok(false) };
         let order = match literal {
             Literal::Text(literal) => Some((*text).cmp(literal)),
@@ -143,7 +149,7 @@ impl Conditions {
             for (row, values) in rows.iter().zip(file.values(&rows, &columns)?) {
                 let mut conditions = self.0.iter().zip(&values);
                 let all = conditions.try_fold(true, |all, (condition, value)| {
-                    Ok::<_, anyhow::Error>(all && condition.meets(&value.json(), *row)?)
+                    Ok::<_, anyhow::Error>(all && condition.meets(value, *row)?)
                 });
                 found.push(all?);
             }
@@ -190,6 +196,8 @@ mod tests {
             ("x > 3", json!("3.5"), Some(true)),
             (&format!("x < {big}"), json!(big - 1), Some(true)),
             (&format!("x < {big}"), json!(big as u64 + 1), Some(false)),
+            (&format!("x = {}", u64::MAX), json!(u64::MAX), Some(true)),
+            (&format!("x = {}", u64::MAX), json!(u64::MAX - 1), Some(false)),
             ("x = 3", json!("three"), None),
             ("x != 3", json!(null), Some(false)),
             ("x != open", json!("closed"), Some(true)),
@@ -198,7 +206,8 @@ mod tests {
             ("x = true", json!(true), Some(true)),
             ("x = '[1]'", json!([1]), Some(true)),
         ] {
-            let found = condition.parse::<Conditions>().unwrap().0[0].meets(&value, 4);
+            let found =
+                condition.parse::<Conditions>().unwrap().0[0].meets(&FieldValue::Json(value.clone()), 4);
             assert_eq!(found.ok(), expected, "{condition} with {value}");
         }
     }
