@@ -109,7 +109,7 @@ fn check_tokens(options: &AttendOptions, tokens: usize) -> Result<()> {
             "a picture in the terminal",
             "write a file with -o attention.html or .svg",
         ),
-        (AttentionFormat::Text, true) => (
+        (AttentionFormat::Text, true) if tokens <= figure::MAX_NUMBERED_TOKENS => (
             figure::MAX_NUMBERED_TEXT_TOKENS,
             "--numbers in the terminal",
             "leave --numbers out, or write a file with -o attention.svg",
@@ -117,7 +117,7 @@ fn check_tokens(options: &AttendOptions, tokens: usize) -> Result<()> {
         (_, true) => (
             figure::MAX_NUMBERED_TOKENS,
             "--numbers in a picture",
-            "leave --numbers out, or write the numbers with -o attention.json",
+            "leave --numbers out; -o attention.json has the numbers without it",
         ),
         (_, false) => return Ok(()),
     };

@@ -97,9 +97,10 @@ fn join_rows(
     for (input, schema) in inputs.iter().zip(&schemas) {
         if without_metadata(schema) != without_metadata(first) {
             bail!(
-                "{} has other columns than {}; merge files of the same columns and types",
+                "{} has other columns than {} ({}); merge files of the same columns and types",
                 input.path.display(),
-                inputs[0].path.display()
+                inputs[0].path.display(),
+                first_difference(schema, first)
             );
         }
     }
@@ -109,6 +110,24 @@ fn join_rows(
         RowFile::open(path, format)?.for_each_batch(kept.as_deref(), |batch| writer.write_batch(batch))?;
     }
     writer.finish()
+}
+
+/// What the columns of a file differ in from those of the `first` one.
+fn first_difference(schema: &OutputSchema, first: &OutputSchema) -> String {
+    if schema.ids != first.ids {
+        return "the ids are of another type".into();
+    }
+    let find = |schema: &OutputSchema, name: &str| {
+        schema.kept.iter().find(|column| column.name == name).map(|column| column.column_type.clone())
+    };
+    let names = first.kept.iter().chain(&schema.kept).map(|column| column.name.as_str());
+    let differs = |name: &&str| find(schema, name) != find(first, name);
+    match names.into_iter().find(differs) {
+        None => "the vectors or the order of columns".into(),
+        Some(name) if find(schema, name).is_none() => format!("it has no {name:?}"),
+        Some(name) if find(first, name).is_none() => format!("it has {name:?}"),
+        Some(name) => format!("{name:?} is of another type, which the first records give it"),
+    }
 }
 
 /// Joins the ledgers beside the inputs, without repeating entries: a record that cannot be read is in the
