@@ -41,13 +41,12 @@ pub fn concatenate(lock: &OutputLock, format: OutputFormat, files: &[JoinedFile]
     let mut destination = Destination::open(lock, None, Access::Sequential)?;
     destination.append(first)?;
     for (JoinedFile { path, kept }, header) in files.iter().zip(&headers) {
-        let start = header.len() as u64;
-        match kept {
-            None => append_rows(&mut destination, path, start..u64::MAX)?,
-            Some(kept) => kept_ranges(path, format, start, kept)?
-                .into_iter()
-                .try_for_each(|range| append_rows(&mut destination, path, range))?,
-        }
+        let all = header.len() as u64..u64::MAX;
+        let ranges = match kept {
+            None => vec![all],
+            Some(kept) => kept_ranges(path, format, all.start, kept)?,
+        };
+        append_rows(&mut destination, path, &ranges)?;
     }
     destination.commit()
 }
@@ -94,19 +93,20 @@ fn kept_ranges(path: &Path, format: OutputFormat, start: u64, kept: &[bool]) -> 
     Ok(ranges)
 }
 
-/// Appends a range of the bytes of a file.
-fn append_rows(destination: &mut Destination, path: &Path, range: Range<u64>) -> Result<()> {
-    let mut file = open(path)?;
-    file.seek(SeekFrom::Start(range.start)).map_err(|error| unread(path, &error))?;
-    let mut file = file.take(range.end - range.start);
-    let (mut buffer, mut last) = (vec![0; BUFFER_BYTES], b'\n');
-    loop {
-        let read = file.read(&mut buffer).map_err(|error| unread(path, &error))?;
-        if read == 0 {
-            break;
+/// Appends ranges of the bytes of a file.
+fn append_rows(destination: &mut Destination, path: &Path, ranges: &[Range<u64>]) -> Result<()> {
+    let (mut file, mut buffer, mut last) = (open(path)?, vec![0; BUFFER_BYTES], b'\n');
+    for range in ranges {
+        file.seek(SeekFrom::Start(range.start)).map_err(|error| unread(path, &error))?;
+        let mut rows = (&file).take(range.end - range.start);
+        loop {
+            let read = rows.read(&mut buffer).map_err(|error| unread(path, &error))?;
+            if read == 0 {
+                break;
+            }
+            last = buffer[read - 1];
+            destination.append(&buffer[..read])?;
         }
-        last = buffer[read - 1];
-        destination.append(&buffer[..read])?;
     }
     if last != b'\n' {
         bail!("{} ends in the middle of a row; write or copy it again", path.display());

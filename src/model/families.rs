@@ -233,17 +233,6 @@ const LAYER_NORM: NormSpec = NormSpec { kind: NormKind::Layer, bias: true, unit_
 const RMS_NORM: NormSpec =
     NormSpec { kind: NormKind::RootMeanSquare, bias: false, unit_offset: false, eps: 1e-6 };
 
-const ALL_BIASES: Biases =
-    Biases { projection: true, query_value: true, key: true, attention_output: true, up: true, down: true };
-const NO_BIASES: Biases = Biases {
-    projection: false,
-    query_value: false,
-    key: false,
-    attention_output: false,
-    up: false,
-    down: false,
-};
-
 const BERT_DEFAULTS: Defaults = Defaults {
     positions: PositionEncoding::Learned,
     embedding_norm: EmbeddingNorm::BeforeProjection,
@@ -251,7 +240,7 @@ const BERT_DEFAULTS: Defaults = Defaults {
     norm_placement: NormPlacement::Post,
     skip_first_norm: false,
     norm: LAYER_NORM,
-    bias: ALL_BIASES,
+    bias: Biases::ALL,
     gated: false,
     activation: Activation::Gelu,
     head_dim: None,
@@ -489,7 +478,7 @@ const DEBERTA_V2: Family = Family {
     defaults: Defaults {
         embedding_norm: EmbeddingNorm::AfterProjection,
         norm: NormSpec { eps: 1e-7, ..LAYER_NORM },
-        bias: Biases { projection: false, ..ALL_BIASES },
+        bias: Biases { projection: false, ..Biases::ALL },
         positions: PositionEncoding::LearnedIf("position_biased_input"),
         ..BERT_DEFAULTS
     },
@@ -528,7 +517,7 @@ pub static FAMILIES: &[Family] = &[
         discriminator: Some(("auto_map", &["jina-bert-v2-qk-post-norm"])),
         defaults: Defaults {
             positions: PositionEncoding::Named("absolute"),
-            bias: Biases { up: false, ..ALL_BIASES },
+            bias: Biases { up: false, ..Biases::ALL },
             norm_placement: NormPlacement::NestedPost,
             gated: true,
             ..BERT_DEFAULTS
@@ -558,7 +547,7 @@ pub static FAMILIES: &[Family] = &[
         config_defaults: &config_defaults::NONE,
         defaults: Defaults {
             positions: PositionEncoding::Named("absolute"),
-            bias: Biases { up: false, ..ALL_BIASES },
+            bias: Biases { up: false, ..Biases::ALL },
             gated: true,
             ..BERT_DEFAULTS
         },
@@ -853,7 +842,7 @@ pub static FAMILIES: &[Family] = &[
         config_defaults: &config_defaults::DEBERTA,
         keys: ConfigKeys { head_dim: None, ..DEBERTA_V2.keys },
         defaults: Defaults {
-            bias: Biases { projection: false, key: false, ..ALL_BIASES },
+            bias: Biases { projection: false, key: false, ..Biases::ALL },
             ..DEBERTA_V2.defaults
         },
         family_specific: &[family_specific::first_disentangled_attention],
@@ -973,7 +962,7 @@ pub static FAMILIES: &[Family] = &[
             },
             skip_first_norm: true,
             norm: NormSpec { bias: false, eps: 1e-5, ..LAYER_NORM },
-            bias: NO_BIASES,
+            bias: Biases::NONE,
             gated: true,
             ..PRE_NORM
         },
@@ -1067,7 +1056,7 @@ pub static FAMILIES: &[Family] = &[
         config_defaults: &config_defaults::QWEN2,
         keys: ConfigKeys { head_dim: None, ..LLAMA.keys },
         defaults: Defaults {
-            bias: Biases { query_value: true, key: true, ..NO_BIASES },
+            bias: Biases { query_value: true, key: true, ..Biases::NONE },
             key_value_heads: Some(32),
             ..LLAMA.defaults
         },
@@ -1260,7 +1249,7 @@ const LLAMA: Family = Family {
         positions: rotary(10_000.0),
         embedding_norm: EmbeddingNorm::None,
         norm: RMS_NORM,
-        bias: NO_BIASES,
+        bias: Biases::NONE,
         gated: true,
         activation: Activation::Silu,
         ..PRE_NORM
@@ -1277,7 +1266,7 @@ const T5_DEFAULTS: Defaults = Defaults {
     positions: PositionEncoding::None,
     embedding_norm: EmbeddingNorm::None,
     norm: RMS_NORM,
-    bias: NO_BIASES,
+    bias: Biases::NONE,
     activation: Activation::Relu,
     // Relative positions have no limit; the number is that of the longest table of biases by position.
     max_positions: Some(1 << 15),
@@ -1405,7 +1394,7 @@ const NOMIC: Family = Family {
     keys: ConfigKeys { head_dim: Some("head_dim"), ..BERT_KEYS },
     defaults: Defaults {
         positions: rotary(1_000.0),
-        bias: NO_BIASES,
+        bias: Biases::NONE,
         gated: true,
         activation: Activation::Silu,
         ..BERT_DEFAULTS
@@ -1519,7 +1508,7 @@ const GTE: Family = Family {
     keys: ConfigKeys { head_dim: Some("head_dim"), ..BERT_KEYS },
     defaults: Defaults {
         positions: rotary(160_000.0),
-        bias: Biases { up: false, ..ALL_BIASES },
+        bias: Biases { up: false, ..Biases::ALL },
         gated: true,
         ..BERT_DEFAULTS
     },

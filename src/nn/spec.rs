@@ -457,6 +457,17 @@ pub struct Biases {
     pub down: bool,
 }
 
+impl Biases {
+    /// In all of them.
+    pub const ALL: Biases = Biases::same(true);
+    /// In none of them.
+    pub const NONE: Biases = Biases::same(false);
+
+    const fn same(has: bool) -> Biases {
+        Biases { projection: has, query_value: has, key: has, attention_output: has, up: has, down: has }
+    }
+}
+
 /// Which layers share weights (Lan et al. 2020, §3.1). The layers are divided evenly into `groups`, in order;
 /// each layer runs the `inner` layers of its group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -527,14 +538,7 @@ impl EncoderSpec {
             score_bias: ScoreBias::None,
             mask: Mask { causal: false, sliding_window: None },
             convolution: None,
-            bias: Biases {
-                projection: false,
-                query_value: false,
-                key: false,
-                attention_output: false,
-                up: false,
-                down: false,
-            },
+            bias: Biases::NONE,
             gated: false,
             intermediate_size: 1,
             activation: Activation::Identity,
