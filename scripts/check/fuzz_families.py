@@ -182,6 +182,49 @@ def qwen(r, **kwargs):
     return s
 
 
+def gemma(r):
+    return decoder(r) | dict(attention_bias=r.random() < 0.3, hidden_act=r.choice(["gelu", "gelu_pytorch_tanh"]))
+
+
+def gemma2(r):
+    s = decoder(r)
+    s["hidden_activation"] = s.pop("hidden_act")
+    if r.random() < 0.5:
+        s["layer_types"] = [r.choice(["full_attention", "sliding_attention"]) for _ in range(s["num_hidden_layers"])]
+    return s | dict(
+        query_pre_attn_scalar=r.choice([8, 24, 256]), sliding_window=r.choice([2, 3, 5, 30]), attention_bias=r.random() < 0.3,
+        attn_logit_softcapping=r.choice([None, 0.5, 2.0, 50.0]), final_logit_softcapping=r.choice([None, 1.0, 30.0]),
+    )
+
+
+def granite(r):
+    return llama(r) | dict(
+        attention_multiplier=r.choice([0.05, 0.3, 1.0]), embedding_multiplier=r.choice([0.5, 12.0]),
+        residual_multiplier=r.choice([0.22, 1.0, 1.5]), logits_scaling=r.choice([1.0, 8.0]),
+    )
+
+
+def ministral(r):
+    s = decoder(r) | dict(sliding_window=r.choice([1, 2, 7, 30]))
+    return s | dict(layer_types=[r.choice(["full_attention", "sliding_attention"]) for _ in range(s["num_hidden_layers"])])
+
+
+def ministral3(r):
+    s = mistral(r)
+    if r.random() < 0.5:
+        s["rope_parameters"] = {
+            "rope_type": "yarn", "rope_theta": r.choice([50.0, 1e6]), "factor": r.choice([2.0, 16.0]),
+            "original_max_position_embeddings": s["max_position_embeddings"], "mscale": 1.0, "mscale_all_dim": 1.0,
+            "llama_4_scaling_beta": 0.1,
+        }
+    else:
+        s["rope_parameters"] = dict(
+            s.get("rope_parameters") or {"rope_type": "default", "rope_theta": 1e4}, llama_4_scaling_beta=0.0,
+            original_max_position_embeddings=s["max_position_embeddings"],
+        )
+    return s
+
+
 def gemma3(r):
     s = decoder(r)
     layers = s["num_hidden_layers"]
@@ -253,7 +296,7 @@ FAMILIES = {
     "gte": lambda r: gated_sizes(r) | dict(rope_parameters=rope(r)) | head_dim(r),
     "modernbert": modernbert, "eurobert": eurobert, "deberta": first_deberta, "deberta-v2": deberta,
     "llama": llama, "mistral": mistral, "qwen2": lambda r: qwen(r, has_head_dim=False), "qwen3": lambda r: qwen(r) | dict(attention_bias=r.random() < 0.3),
-    "gemma3_text": gemma3, "t5": t5, "mt5": t5, "umt5": t5, "clip_text_model": tower, "siglip_text_model": tower,
+    "gemma": gemma, "gemma2": gemma2, "granite": granite, "ministral": ministral, "ministral3": ministral3, "gemma3_text": gemma3, "t5": t5, "mt5": t5, "umt5": t5, "clip_text_model": tower, "siglip_text_model": tower,
 }
 
 
@@ -302,7 +345,11 @@ PLAIN = {"variations": variation, "nomic-experts": nomic_experts, "jina-code": j
 
 
 # Heads of decoder language models: those of classifiers, and the logits of tokens.
-HEADS = [f"{family} {head}" for family in ("gemma3_text", "llama", "mistral", "qwen2", "qwen3") for head in ("classifier", "logits")]
+HEADS = [
+    f"{family} {head}"
+    for family in ("gemma", "gemma2", "gemma3_text", "llama", "ministral", "ministral3", "mistral", "qwen2", "qwen3")
+    for head in ("classifier", "logits")
+] + ["granite logits"]
 
 
 # Models with a LoRA adapter.
@@ -371,7 +418,7 @@ def check(name, seed, folder):
         model = build(whole, attn_implementation="eager")
         for weight, parameter in sorted(model.named_parameters()):
             # Gemma's norms store their weights minus 1.
-            offset = 1 if name == "gemma3_text" and weight.endswith("norm.weight") else 0
+            offset = 1 if name.startswith("gemma") and weight.endswith("norm.weight") else 0
             parameter.copy_(draw(weight, parameter.shape, generator) - offset)
         model.save_pretrained(folder)
         model = model.float().double().eval()
@@ -422,7 +469,7 @@ def check_head(name, seed, folder):
     build = AutoModelForCausalLM if head == "logits" else AutoModelForSequenceClassification
     model = build.from_config(whole, attn_implementation="eager")
     for weight, parameter in sorted(model.named_parameters()):
-        offset = 1 if family == "gemma3_text" and weight.endswith("norm.weight") else 0
+        offset = 1 if family.startswith("gemma") and weight.endswith("norm.weight") else 0
         parameter.copy_(draw(weight, parameter.shape, generator) - offset)
     model.save_pretrained(folder)
     model = model.float().double().eval()

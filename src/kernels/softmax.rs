@@ -5,7 +5,7 @@ use std::hint::black_box;
 use std::ops::Range;
 
 use super::isa::{Isa, Kernel, define_runners};
-use super::math::{Accuracy, exp2_bf16, exp2_coefficients, exp2_with};
+use super::math::{Accuracy, exp2_bf16, exp2_coefficients, exp2_with, tanh};
 use super::simd::{Simd, fold, map, map_with};
 
 /// `x = scale · x + bias`, in place; an empty bias means none.
@@ -34,6 +34,30 @@ impl Kernel for ScaleAndBias<'_> {
             [] => map!(s, self.row, |x| s.mul(x, scale)),
             bias => map_with!(s, self.row, bias, |x, b| s.fma(x, scale, b)),
         }
+    }
+}
+
+/// `x = cap · tanh(scale · x / cap)`, in place: scores with a bound (Riviere et al. 2024, §2).
+pub fn scale_and_cap(isa: Isa, row: &mut [f32], scale: f32, cap: f32) {
+    isa.run(ScaleAndCap { row, scale: scale / cap, cap });
+}
+
+struct ScaleAndCap<'a> {
+    row: &'a mut [f32],
+    /// That of the scores over the bound.
+    scale: f32,
+    cap: f32,
+}
+
+impl Kernel for ScaleAndCap<'_> {
+    type Output = ();
+
+    define_runners!(f32 only);
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let (scale, cap) = (s.splat(self.scale), s.splat(self.cap));
+        map!(s, self.row, |x| s.mul(tanh(s, s.mul(x, scale)), cap));
     }
 }
 

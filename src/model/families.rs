@@ -69,11 +69,12 @@ pub(super) const TEXT_CONFIG: &str = "text_config";
 pub const JINA_V5: &str = "jina_embeddings_v5";
 
 /// The model type whose config a config of `model_type` is, under a name of its own: that of
-/// jina-embeddings-v5 extends the class of EuroBERT, which names a mask token, or of Qwen3.
+/// jina-embeddings-v5 extends the class of EuroBERT, which names a mask token, or of Qwen3; that of
+/// pplx-embed is Qwen3's.
 pub(super) fn base_model_type<'a>(config: &Config, model_type: &'a str) -> &'a str {
     match model_type {
         JINA_V5 if config.has("mask_token_id") => "eurobert",
-        JINA_V5 => "qwen3",
+        JINA_V5 | "bidirectional_pplx_qwen3" => "qwen3",
         other => other,
     }
 }
@@ -124,8 +125,9 @@ pub struct ConfigKeys {
     pub attention_bias: Option<&'static str>,
     /// Flag: the linear layers of the feed-forward network have a bias.
     pub mlp_bias: Option<&'static str>,
-    /// The bound of the logits of the causal-LM head. That of attention scores beside it,
-    /// `attn_logit_softcapping`, is not used by the class of transformers (Gemma 3).
+    /// What the logits of the causal-LM head are divided by; without the field 1.
+    pub logit_divisor: Option<&'static str>,
+    /// The bound of the logits of the causal-LM head.
     pub logit_cap: Option<&'static str>,
 }
 
@@ -226,6 +228,7 @@ const BERT_KEYS: ConfigKeys = ConfigKeys {
     norm_bias: None,
     attention_bias: None,
     mlp_bias: None,
+    logit_divisor: None,
     logit_cap: None,
 };
 
@@ -1077,6 +1080,73 @@ pub static FAMILIES: &[Family] = &[
         ..LLAMA
     },
     Family {
+        model_types: &["ministral"],
+        config_defaults: &config_defaults::MISTRAL,
+        defaults: Defaults { key_value_heads: Some(8), ..LLAMA.defaults },
+        family_specific: &[family_specific::causal, family_specific::window_of_layer_types],
+        ..LLAMA
+    },
+    Family {
+        model_types: &["ministral3"],
+        config_defaults: &config_defaults::MINISTRAL3,
+        defaults: Defaults {
+            norm: NormSpec { eps: 1e-5, ..RMS_NORM },
+            head_dim: Some(128),
+            key_value_heads: Some(8),
+            ..LLAMA.defaults
+        },
+        family_specific: &[family_specific::causal, family_specific::ministral3],
+        ..LLAMA
+    },
+    Family {
+        model_types: &["granite"],
+        config_defaults: &config_defaults::GRANITE,
+        keys: ConfigKeys {
+            attention_bias: Some("attention_bias"),
+            mlp_bias: Some("mlp_bias"),
+            logit_divisor: Some("logits_scaling"),
+            ..LLAMA.keys
+        },
+        family_specific: &[family_specific::causal, family_specific::granite],
+        classification: classification::unsupported,
+        token_head: token_head::unsupported,
+        ..LLAMA
+    },
+    Family {
+        model_types: &["gemma"],
+        config_defaults: &config_defaults::GEMMA,
+        keys: ConfigKeys { attention_bias: Some("attention_bias"), ..LLAMA.keys },
+        defaults: Defaults { key_value_heads: Some(16), ..GEMMA_DEFAULTS },
+        family_specific: &[
+            family_specific::causal,
+            family_specific::scaled_embeddings,
+            family_specific::gelu_is_tanh,
+        ],
+        ..LLAMA
+    },
+    Family {
+        model_types: &["gemma2"],
+        config_defaults: &config_defaults::GEMMA2,
+        keys: ConfigKeys {
+            activation: Some("hidden_activation"),
+            attention_bias: Some("attention_bias"),
+            logit_cap: Some("final_logit_softcapping"),
+            ..LLAMA.keys
+        },
+        defaults: Defaults {
+            norm_placement: NormPlacement::SandwichAndFinal,
+            key_value_heads: Some(4),
+            ..GEMMA_DEFAULTS
+        },
+        names: &[GEMMA_NAMES],
+        family_specific: &[
+            family_specific::causal,
+            family_specific::scaled_embeddings,
+            family_specific::gemma2,
+        ],
+        ..LLAMA
+    },
+    Family {
         model_types: &["gemma3_text"],
         config_defaults: &config_defaults::GEMMA3_TEXT,
         keys: ConfigKeys {
@@ -1097,26 +1167,16 @@ pub static FAMILIES: &[Family] = &[
                 stored_table: false,
             },
             norm_placement: NormPlacement::SandwichAndFinal,
-            norm: NormSpec { unit_offset: true, ..RMS_NORM },
-            activation: Activation::GeluTanh,
-            head_dim: Some(256),
             key_value_heads: Some(4),
             qk_norm: true,
-            ..LLAMA.defaults
+            ..GEMMA_DEFAULTS
         },
-        names: &[TensorNames {
-            layer_modules: &[
-                &[
-                    ("attention_output_norm", "post_attention_layernorm"),
-                    ("feed_forward_norm", "pre_feedforward_layernorm"),
-                    ("feed_forward_output_norm", "post_feedforward_layernorm"),
-                ],
-                LLAMA_LAYER,
-                ROTARY_NAMES.layer_modules[0],
-            ],
-            ..LLAMA_NAMES
-        }],
-        family_specific: &[family_specific::causal, family_specific::gemma],
+        names: &[GEMMA_NAMES],
+        family_specific: &[
+            family_specific::causal,
+            family_specific::scaled_embeddings,
+            family_specific::gemma3,
+        ],
         token_head: token_head::unsupported,
         ..LLAMA
     },
@@ -1260,6 +1320,28 @@ const LLAMA: Family = Family {
     masked_lm: masked_lm::unsupported,
     family_specific: &[family_specific::causal],
     ..PLAIN
+};
+
+/// What the releases of Gemma have in common.
+const GEMMA_DEFAULTS: Defaults = Defaults {
+    norm: NormSpec { unit_offset: true, ..RMS_NORM },
+    activation: Activation::GeluTanh,
+    head_dim: Some(256),
+    ..LLAMA.defaults
+};
+
+/// Names of Gemma from the second release on, whose sublayers have a norm on both sides.
+const GEMMA_NAMES: TensorNames = TensorNames {
+    layer_modules: &[
+        &[
+            ("attention_output_norm", "post_attention_layernorm"),
+            ("feed_forward_norm", "pre_feedforward_layernorm"),
+            ("feed_forward_output_norm", "post_feedforward_layernorm"),
+        ],
+        LLAMA_LAYER,
+        ROTARY_NAMES.layer_modules[0],
+    ],
+    ..LLAMA_NAMES
 };
 
 const T5_DEFAULTS: Defaults = Defaults {

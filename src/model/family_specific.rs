@@ -277,9 +277,89 @@ pub(super) fn window_of_upper_layers(config: &Config, spec: &mut EncoderSpec) ->
     set_window(config, spec, window, layers)
 }
 
-/// Gemma 3: its mask, and the factors on its embeddings and scores.
-pub(super) fn gemma(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
+/// The sliding window of the layers that `layer_types` names, by default of all.
+pub(super) fn window_of_layer_types(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
+    let window = decoder_window(config)?;
+    let layers = match layer_types(config, spec.layers)? {
+        Some(layers) => layers,
+        None => vec![window.is_some(); spec.layers],
+    };
+    set_layer_windows(config, spec, window, layers)
+}
+
+/// Ministral 3: no window unless the config has one, and its rotary embeddings. From the original context on,
+/// queries grow with their position; sequences beyond it are not supported.
+pub(super) fn ministral3(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
+    const ORIGINAL: usize = 16_384;
+    if config.has(WINDOW) {
+        window_of_all_layers(config, spec)?;
+    }
+    let Some(parameters) = config.object("rope_parameters")?.or(config.object("rope_scaling")?) else {
+        // The default of transformers.
+        if let Positions::Rotary(rotary) = &mut spec.positions {
+            rotary.frequencies.theta = 1_000_000.0;
+            rotary.frequencies.scaling = RotaryScaling::Yarn {
+                factor: 16.0,
+                beta_fast: 32.0,
+                beta_slow: 1.0,
+                original_max_positions: ORIGINAL as f64,
+                attention_factor: 1.0,
+                truncate: true,
+            };
+        }
+        spec.sequence_limit = Some(ORIGINAL);
+        return Ok(());
+    };
+    if parameters.optional_number("llama_4_scaling_beta")?.is_some_and(|beta| beta != 0.0) {
+        spec.sequence_limit = Some(parameters.width("original_max_position_embeddings")?);
+    }
+    Ok(())
+}
+
+/// Granite: the factors on embeddings, scores and the outputs of sublayers.
+pub(super) fn granite(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
+    let scale = config.number("attention_multiplier", 1.0)?;
+    if scale <= 0.0 {
+        bail!("{}", config.invalid("attention_multiplier", scale, "more than 0"));
+    }
+    spec.query_scalar = Some(scale.powi(-2));
+    spec.embedding_scale = Some(config.number("embedding_multiplier", 1.0)?);
+    spec.residual_scale = Some(config.number("residual_multiplier", 1.0)?);
+    Ok(())
+}
+
+/// The factor on the embeddings of Gemma.
+pub(super) fn scaled_embeddings(_config: &Config, spec: &mut EncoderSpec) -> Result<()> {
     spec.embedding_scale = Some((spec.hidden_size as f64).sqrt());
+    Ok(())
+}
+
+/// The activation of Gemma, which its first configs call `gelu`.
+pub(super) fn gelu_is_tanh(_config: &Config, spec: &mut EncoderSpec) -> Result<()> {
+    if spec.activation == Activation::Gelu {
+        spec.activation = Activation::GeluTanh;
+    }
+    Ok(())
+}
+
+/// Gemma 2: the sliding window of every second layer, and the factor and the bound of scores.
+pub(super) fn gemma2(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
+    const CAP: &str = "attn_logit_softcapping";
+    spec.query_scalar = Some(config.number("query_pre_attn_scalar", 256.0)?);
+    spec.score_cap = config.optional_number(CAP)?;
+    if let Some(cap) = spec.score_cap.filter(|cap| *cap <= 0.0) {
+        bail!("{}", config.invalid(CAP, cap, "more than 0, or null"));
+    }
+    let layers = match layer_types(config, spec.layers)? {
+        Some(layers) => layers,
+        None => (0..spec.layers).map(|layer| layer.is_multiple_of(2)).collect(),
+    };
+    set_layer_windows(config, spec, decoder_window(config)?, layers)
+}
+
+/// Gemma 3: its mask, and the factor on its scores. `attn_logit_softcapping` has no effect, as in
+/// `transformers`.
+pub(super) fn gemma3(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
     spec.query_scalar = Some(config.number("query_pre_attn_scalar", 256.0)?);
     let layers = match layer_types(config, spec.layers)? {
         Some(layers) => layers,
@@ -289,14 +369,24 @@ pub(super) fn gemma(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
             (1..=spec.layers).map(|layer| !layer.is_multiple_of(every)).collect()
         }
     };
-    let window = match decoder_window(config)? {
-        None if layers.contains(&true) => {
-            bail!("{}", config.invalid(WINDOW, "null", "a number, since layers have a sliding window"))
-        }
+    let mut window = decoder_window(config)?;
+    if config.flag("use_bidirectional_attention")? {
         // Of both sides together.
-        Some(window) if config.flag("use_bidirectional_attention")? => Some(window / 2 + 1),
-        window => window,
-    };
+        window = window.map(|window| window / 2 + 1);
+    }
+    set_layer_windows(config, spec, window, layers)
+}
+
+/// [`set_window`], which fails if layers have a window whose size the config does not have.
+fn set_layer_windows(
+    config: &Config,
+    spec: &mut EncoderSpec,
+    window: Option<usize>,
+    layers: Vec<bool>,
+) -> Result<()> {
+    if window.is_none() && layers.contains(&true) {
+        bail!("{}", config.invalid(WINDOW, "null", "a number, since layers have a sliding window"))
+    }
     set_window(config, spec, window, layers)
 }
 

@@ -31,6 +31,7 @@ impl Family {
             Some(key) => Some(config.required_number(key)?),
             None => None,
         };
+        let logit_divisor = self.keys.logit_divisor.map_or(Ok(1.0), |key| config.number(key, 1.0))?;
         let LogitScore { true_token, false_token, file } = tokens;
         let vocab_size = spec.vocab_size;
         let mut ids = [Some(*true_token), *false_token].into_iter().flatten();
@@ -45,6 +46,7 @@ impl Family {
             true_token: *true_token,
             false_token: *false_token,
             is_tied,
+            logit_divisor,
             logit_cap,
             vocab_size,
         }))

@@ -105,6 +105,8 @@ impl Family {
             qk_head_dim: head_dim,
             v_head_dim: head_dim,
             query_scalar: None,
+            score_cap: None,
+            residual_scale: None,
             qk_norm: if defaults.qk_norm { QkNorm::PerHead } else { QkNorm::None },
             talking_heads: TalkingHeads::default(),
             score_bias: self.score_bias(config)?,

@@ -28,6 +28,8 @@ pub(super) struct SelfAttention {
     v_head_dim: usize,
     /// Factor on the scores.
     scale: f64,
+    /// See [`EncoderSpec::score_cap`].
+    score_cap: Option<f64>,
     rotate_values: bool,
     /// The index of this layer's score bias.
     bias_index: usize,
@@ -113,6 +115,7 @@ impl SelfAttention {
             qk_head_dim,
             v_head_dim,
             scale: scale(spec),
+            score_cap: spec.score_cap,
             bias_index: if matches!(spec.score_bias, ScoreBias::Bucketed { per_layer: true, .. }) {
                 index
             } else {
@@ -152,6 +155,7 @@ impl SelfAttention {
             heads: self.heads,
             key_value_heads: self.key_value_heads,
             scale: self.scale,
+            score_cap: self.score_cap,
             bias: context.biases.get(self.bias_index),
             relative,
             window: context.visible,

@@ -16,6 +16,8 @@ pub struct CausalLmSpec {
     pub false_token: Option<u32>,
     /// Whether the matrix of the LM head is that of the token embeddings.
     pub is_tied: bool,
+    /// What logits are divided by, before they are bounded.
+    pub logit_divisor: f64,
     /// The bound `c` of logits, which are `c tanh(x / c)`; `None`: logits are not bounded.
     pub logit_cap: Option<f64>,
     /// Rows of the matrix.
@@ -46,6 +48,7 @@ impl CausalLmSpec {
                 if self.logit_cap.is_some() { Tensor::cat(&[row, other], 0)? } else { row.sub(&other)? }
             }
         };
+        let rows = rows.affine(1.0 / self.logit_divisor, 0.0)?;
         ClassificationHead::at_last_token(Matrix::new(rows, &Backend::default())?, self.logit_cap)
     }
 }

@@ -324,7 +324,7 @@ pub fn module_parameters(module: &PostPoolingSpec) -> ComponentParameters {
                 + Formula::number(usize::from(learned))
         }
         PostPoolingSpec::LayerNorm { width } => symbol('i', width, "inputs").times(2),
-        PostPoolingSpec::Normalize => Formula::default(),
+        PostPoolingSpec::Normalize | PostPoolingSpec::TanhInt8 => Formula::default(),
     };
     ComponentParameters { component: Component::PostPooling, each, copies: 1 }
 }
@@ -337,7 +337,9 @@ fn module_matrices(module: &PostPoolingSpec) -> Formula {
             let matrices = 1 + usize::from(residual && inputs != outputs);
             (&symbol('i', inputs, "inputs") * &symbol('o', outputs, "outputs")).times(matrices)
         }
-        PostPoolingSpec::LayerNorm { .. } | PostPoolingSpec::Normalize => Formula::default(),
+        PostPoolingSpec::LayerNorm { .. } | PostPoolingSpec::Normalize | PostPoolingSpec::TanhInt8 => {
+            Formula::default()
+        }
     }
 }
 

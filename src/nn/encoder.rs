@@ -120,7 +120,7 @@ impl Encoder {
         let attention = AttentionVariant {
             qk_head_dim: spec.qk_head_dim,
             v_head_dim: spec.v_head_dim,
-            has_score_bias: spec.has_score_bias(),
+            changes_scores: spec.has_score_bias() || spec.score_cap.is_some(),
             has_talking_heads: spec.talking_heads != TalkingHeads::default(),
         };
         // A router has as many outputs as there are experts.

@@ -27,6 +27,8 @@ struct Residual {
     norm: Option<Norm>,
     is_post_norm: bool,
     output_norm: Option<Norm>,
+    /// See [`EncoderSpec::residual_scale`].
+    scale: Option<f64>,
 }
 
 impl Layer {
@@ -55,6 +57,7 @@ impl Layer {
                 norm: norm("norm", has_norm)?,
                 is_post_norm: spec.norm_placement.is_post_norm(),
                 output_norm: norm("output_norm", has_output_norm)?,
+                scale: spec.residual_scale,
             })
         };
         let attention_residual = residual("attention", !(is_first && spec.skip_first_norm))?;
@@ -103,6 +106,9 @@ impl Residual {
                 return norm.forward_residual(output, residual);
             }
             return Ok((output_norm.forward(sublayer(&norm.forward(x.copy()?)?, None)?)? + residual)?);
+        }
+        if let (Some(norm), Some(scale)) = (&self.norm, self.scale) {
+            return Ok((sublayer(&norm.forward(x.copy()?)?, None)?.affine(scale, 0.0)? + residual)?);
         }
         match &self.norm {
             // The fused norm adds the residual.

@@ -1,5 +1,5 @@
 //! Post-pooling modules: what sentence-transformers runs on the vector of a sequence after pooling (Dense,
-//! LayerNorm, Normalize), and BERT's pooler.
+//! LayerNorm, Normalize, and modules of models' own), and BERT's pooler.
 
 use std::fmt;
 
@@ -38,6 +38,8 @@ pub enum PostPoolingSpec {
     },
     /// Division by the L2 norm.
     Normalize,
+    /// `round(127 · tanh(x))`: values of int8, as f32.
+    TanhInt8,
 }
 
 impl PostPoolingSpec {
@@ -46,7 +48,7 @@ impl PostPoolingSpec {
         match self {
             PostPoolingSpec::Dense { inputs, .. } => Some(*inputs),
             PostPoolingSpec::LayerNorm { width } => Some(*width),
-            PostPoolingSpec::Normalize => None,
+            PostPoolingSpec::Normalize | PostPoolingSpec::TanhInt8 => None,
         }
     }
 
@@ -54,7 +56,9 @@ impl PostPoolingSpec {
     pub fn outputs(&self, inputs: usize) -> usize {
         match self {
             PostPoolingSpec::Dense { outputs, .. } => *outputs,
-            PostPoolingSpec::LayerNorm { .. } | PostPoolingSpec::Normalize => inputs,
+            PostPoolingSpec::LayerNorm { .. } | PostPoolingSpec::Normalize | PostPoolingSpec::TanhInt8 => {
+                inputs
+            }
         }
     }
 }
@@ -69,6 +73,7 @@ impl fmt::Display for PostPoolingSpec {
             }
             PostPoolingSpec::LayerNorm { width } => write!(f, "layer norm of {width}"),
             PostPoolingSpec::Normalize => f.write_str("normalize"),
+            PostPoolingSpec::TanhInt8 => f.write_str("round(127 · tanh(x))"),
         }
     }
 }
@@ -82,6 +87,8 @@ pub enum PostPooling {
     LayerNorm(Norm),
     /// See [`PostPoolingSpec::Normalize`].
     Normalize,
+    /// See [`PostPoolingSpec::TanhInt8`].
+    TanhInt8,
 }
 
 /// What becomes of vectors after all modules, without weights.
@@ -159,6 +166,7 @@ impl PostPooling {
                 Ok(PostPooling::LayerNorm(Norm::load(source, &format!("{name}.norm"), width, spec)?))
             }
             PostPoolingSpec::Normalize => Ok(PostPooling::Normalize),
+            PostPoolingSpec::TanhInt8 => Ok(PostPooling::TanhInt8),
         }
     }
 
@@ -195,6 +203,12 @@ impl PostPooling {
                 let mut values = x.flatten_all()?.to_vec1::<f32>()?;
                 VectorStep::Normalize.apply(&mut values, width);
                 Ok(Tensor::from_vec(values, (rows, width), x.device())?)
+            }
+            PostPooling::TanhInt8 => {
+                let mut values = x.flatten_all()?.to_vec1::<f32>()?;
+                Activation::Tanh.apply(Isa::selected(), &mut values);
+                values.iter_mut().for_each(|value| *value = (127.0 * *value).round_ties_even());
+                Ok(Tensor::from_vec(values, x.shape(), x.device())?)
             }
         }
     }

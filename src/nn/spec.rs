@@ -66,6 +66,10 @@ pub struct EncoderSpec {
     /// Scores are scaled by `1 / √query_scalar`; `None`: by the head dim. `query_pre_attn_scalar` of a
     /// config.
     pub query_scalar: Option<f64>,
+    /// The bound `c` of scaled scores, which are `c · tanh(x / c)`; `None`: no bound (Riviere et al. 2024, §2).
+    pub score_cap: Option<f64>,
+    /// Factor on the output of a sublayer before it is added to the residual; `None`: 1.
+    pub residual_scale: Option<f64>,
     /// Norms of queries and keys before they are rotated, of the kind of norm of the layers (QK-norm, Henry
     /// et al. 2020).
     pub qk_norm: QkNorm,
@@ -533,6 +537,8 @@ impl EncoderSpec {
             qk_head_dim: 1,
             v_head_dim: 1,
             query_scalar: None,
+            score_cap: None,
+            residual_scale: None,
             qk_norm: QkNorm::None,
             talking_heads: TalkingHeads::default(),
             score_bias: ScoreBias::None,
@@ -642,6 +648,10 @@ impl EncoderSpec {
         ensure!(
             self.embedding_scale.is_none() || self.embedding_norm == EmbeddingNorm::None,
             "a factor on embeddings before a norm is not supported"
+        );
+        ensure!(
+            self.residual_scale.is_none() || self.norm_placement == NormPlacement::PreAndFinal,
+            "a factor on the outputs of sublayers without pre-norm is not supported"
         );
         let skips = self.skip_first_norm && self.norm_placement.is_post_norm();
         ensure!(!skips, "only pre-norm layers can skip the first norm");

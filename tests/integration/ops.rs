@@ -176,6 +176,22 @@ fn ragged_attention_matches_padded_attention() {
     }
 }
 
+/// Bounds below and above the scores, with all keys, a window, and a bias that is added afterwards.
+#[test]
+fn attention_with_bounded_scores_matches_the_reference() {
+    for lengths in LENGTHS {
+        let bias = (tensor(4, &[2, 2 * lengths.iter().max().unwrap() - 1]) * 2.0).unwrap();
+        for cap in [0.3, 2.0, 50.0] {
+            let attention = Attention { score_cap: Some(cap), ..Attention::plain(4, 12) };
+            compare(&attention, lengths, 12, 4, 12);
+            let window = AttentionWindow { left: 7, right: 0 };
+            compare(&Attention { window, key_value_heads: 2, ..attention }, lengths, 12, 2, 12);
+            let biased = Attention { score_cap: Some(cap), bias: Some(&bias), ..Attention::plain(2, 5) };
+            compare(&biased, lengths, 5, 2, 5);
+        }
+    }
+}
+
 #[test]
 fn grouped_query_attention_and_a_v_head_dim_other_than_qk_head_dim_match_the_reference() {
     for lengths in LENGTHS {

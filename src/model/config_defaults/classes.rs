@@ -307,7 +307,7 @@ pub static LLAMA: ConfigDefaults = based_on(
     ],
 );
 
-/// `MistralConfig`.
+/// `MistralConfig` and `MinistralConfig`.
 pub static MISTRAL: ConfigDefaults = based_on(
     &DECODER,
     &[
@@ -315,6 +315,30 @@ pub static MISTRAL: ConfigDefaults = based_on(
         ("num_key_value_heads", Size(8)),
         ("max_position_embeddings", Size(131_072)),
         ("sliding_window", Size(4096)),
+    ],
+);
+
+/// `Ministral3Config`. Its window is null, which is no default of the table.
+pub static MINISTRAL3: ConfigDefaults = based_on(
+    &DECODER,
+    &[
+        ("vocab_size", Size(131_072)),
+        ("num_hidden_layers", Size(34)),
+        ("intermediate_size", Size(14336)),
+        ("num_key_value_heads", Size(8)),
+        ("head_dim", Size(128)),
+        ("max_position_embeddings", Size(262_144)),
+        ("rms_norm_eps", Number(1e-5)),
+    ],
+);
+
+/// `GraniteConfig`.
+pub static GRANITE: ConfigDefaults = based_on(
+    &LLAMA,
+    &[
+        ("attention_multiplier", Number(1.0)),
+        ("embedding_multiplier", Number(1.0)),
+        ("residual_multiplier", Number(1.0)),
     ],
 );
 
@@ -335,11 +359,29 @@ pub static QWEN2: ConfigDefaults = based_on(
 pub static QWEN3: ConfigDefaults =
     based_on(&QWEN2, &[("head_dim", Size(128)), ("attention_bias", Flag(false))]);
 
-/// `Gemma3TextConfig`.
-pub static GEMMA3_TEXT: ConfigDefaults = based_on(
+/// `GemmaConfig`. `use_bidirectional_attention` has none.
+pub static GEMMA: ConfigDefaults = based_on(
     &NONE,
     &[
-        ("vocab_size", Size(262_208)),
+        ("vocab_size", Size(256_000)),
+        ("hidden_size", Size(3072)),
+        ("intermediate_size", Size(24576)),
+        ("num_hidden_layers", Size(28)),
+        ("num_attention_heads", Size(16)),
+        ("num_key_value_heads", Size(16)),
+        ("head_dim", Size(256)),
+        ("hidden_act", Name("gelu_pytorch_tanh")),
+        ("max_position_embeddings", Size(8192)),
+        ("rms_norm_eps", Number(1e-6)),
+        ("attention_bias", Flag(false)),
+        ("tie_word_embeddings", Flag(true)),
+    ],
+);
+
+/// The sizes that the second and the third release of Gemma share.
+static LATER_GEMMA: ConfigDefaults = based_on(
+    &NONE,
+    &[
         ("hidden_size", Size(2304)),
         ("intermediate_size", Size(9216)),
         ("num_hidden_layers", Size(26)),
@@ -347,13 +389,32 @@ pub static GEMMA3_TEXT: ConfigDefaults = based_on(
         ("num_key_value_heads", Size(4)),
         ("head_dim", Size(256)),
         ("hidden_activation", Name("gelu_pytorch_tanh")),
-        ("max_position_embeddings", Size(131_072)),
         ("rms_norm_eps", Number(1e-6)),
         ("attention_bias", Flag(false)),
         ("query_pre_attn_scalar", Size(256)),
         ("sliding_window", Size(4096)),
-        ("use_bidirectional_attention", Flag(false)),
         ("tie_word_embeddings", Flag(true)),
+    ],
+);
+
+/// `Gemma2Config`.
+pub static GEMMA2: ConfigDefaults = based_on(
+    &LATER_GEMMA,
+    &[
+        ("vocab_size", Size(256_000)),
+        ("max_position_embeddings", Size(8192)),
+        ("attn_logit_softcapping", Number(50.0)),
+        ("final_logit_softcapping", Number(30.0)),
+    ],
+);
+
+/// `Gemma3TextConfig`.
+pub static GEMMA3_TEXT: ConfigDefaults = based_on(
+    &LATER_GEMMA,
+    &[
+        ("vocab_size", Size(262_208)),
+        ("max_position_embeddings", Size(131_072)),
+        ("use_bidirectional_attention", Flag(false)),
     ],
 );
 

@@ -87,7 +87,7 @@ impl ModuleInput {
 
 names!(ModuleInput { Sentence => "sentence_embedding", Tokens => "token_embeddings" });
 
-/// The projection of an original ColBERT checkpoint.
+/// The projection of an original ColBERT checkpoint, and of voyage-4-nano.
 pub const PROJECTION: &str = "linear.weight";
 
 impl PostPoolingModule {
@@ -117,14 +117,14 @@ impl PostPoolingModule {
         Ok(PostPoolingModule { spec, folder: folder.to_owned(), storage: Storage::Linear(file) })
     }
 
-    /// The projection of an original ColBERT checkpoint, a linear layer without a bias beside the tensors of
-    /// the encoder.
+    /// A projection of the vector of each token, a linear layer without a bias beside the tensors of the
+    /// encoder.
     pub(super) fn projection(folder: &Path) -> Result<Self> {
         let path = weights_in(folder)?;
         let checkpoint = Checkpoint::open(&path)?;
         let Some(&[outputs, inputs]) = checkpoint.shape(PROJECTION) else {
             bail!(
-                "{} has no matrix {PROJECTION}, the projection of ColBERT; choose another model",
+                "{} has no matrix {PROJECTION}, the projection of the vectors; choose another model",
                 path.display()
             )
         };
@@ -149,6 +149,11 @@ impl PostPoolingModule {
         Ok(PostPoolingModule { spec: PostPoolingSpec::Normalize, folder, storage: Storage::Folder })
     }
 
+    /// The quantizer of pplx-embed, which has no file.
+    pub(super) fn tanh_int8(folder: PathBuf) -> Self {
+        PostPoolingModule { spec: PostPoolingSpec::TanhInt8, folder, storage: Storage::Folder }
+    }
+
     /// The path of the module's configuration: the file that gives its sizes.
     pub fn config(&self) -> PathBuf {
         match self.storage {
@@ -160,7 +165,7 @@ impl PostPoolingModule {
     /// The path of the module's weights; `None` if it has none.
     pub fn weights(&self) -> Result<Option<PathBuf>> {
         match self.storage {
-            _ if self.spec == PostPoolingSpec::Normalize => Ok(None),
+            _ if matches!(self.spec, PostPoolingSpec::Normalize | PostPoolingSpec::TanhInt8) => Ok(None),
             Storage::Linear(file) => Ok(Some(self.folder.join(file))),
             Storage::Folder | Storage::Encoder => weights_in(&self.folder).map(Some),
         }

@@ -7,11 +7,19 @@ use anyhow::{Error, Result};
 use super::list::{CLIP_MODEL, Module, QUERY_WEIGHTS};
 use super::post_pooling::ModuleInput::{Sentence, Tokens};
 use super::{LogitScore, ModelFolder, Modules, PoolingModule, PostPoolingModule, QueryWeights, splade};
+use crate::model::config::Config;
 use crate::model::layout::CONFIG;
 use crate::nn::{Pool, PostPoolingSpec};
+use crate::sys::regular_file::has_dir_entry;
 
 /// The Dense module of PyLate, whose computation is that of sentence-transformers.
 const PYLATE_DENSE: &str = "pylate.models.Dense.Dense";
+
+/// The module of pplx-embed's own code after Pooling.
+const PPLX_QUANTIZER: &str = "st_quantize.FlexibleQuantizer";
+
+/// The class of voyage-4-nano's own code: Qwen3 with a projection of the vector of each token.
+const VOYAGE_CLASS: &str = "modeling_qwen3_bidirectional.Qwen3BidirectionalModel";
 
 /// The position of an entry in the list.
 #[derive(Debug, Clone, Copy)]
@@ -64,6 +72,9 @@ impl Modules {
             (QUERY_WEIGHTS, _) => self.read_query_weights(module, folder)?,
             (_, OtherPurpose) => {}
             (_, MultiVector) => self.add_to_tokens(module, folder, model)?,
+            (_, AfterPooling) if module.module_type == PPLX_QUANTIZER => {
+                self.post_pooling.push(PostPoolingModule::tanh_int8(folder));
+            }
             _ if module.is_custom() => return refused(Refusal::OwnCode),
             // Dropout is the identity outside training.
             ("Dropout", _) => {}
@@ -129,6 +140,9 @@ impl Modules {
         self.read_tokenizer(&folder)?;
         self.read_transformer(&folder, module.is_custom(), model)?;
         let config = folder.join(CONFIG);
+        if has_own_class(&config, VOYAGE_CLASS)? {
+            self.add_before_pooling(PostPoolingModule::projection(&folder)?);
+        }
         let Some(pool) = module.own_pooling(&config)? else { return Ok(()) };
         self.pooling = Some(PoolingModule::of_encoder(&config, pool, model.pooling));
         if pool == Pool::Last { self.add_normalize(&folder) } else { Ok(()) }
@@ -155,6 +169,17 @@ impl Modules {
         }
         Ok(())
     }
+}
+
+/// Whether the config of an encoder names a class of the model's own code.
+fn has_own_class(config: &Path, class: &str) -> Result<bool> {
+    if !has_dir_entry(config) {
+        return Ok(false);
+    }
+    let map = Config::read(config)?.object("auto_map")?;
+    let named = map.as_ref().map(|map| map.string("AutoModel")).transpose()?.flatten();
+    // The repository of the code may come first: `owner/name--module.Class`.
+    Ok(named.is_some_and(|named| named.rsplit("--").next() == Some(class)))
 }
 
 fn refusal_of(module: &Module, model: &ModelFolder, refusal: Refusal) -> Error {

@@ -16,6 +16,8 @@ pub struct Attention<'a> {
     pub key_value_heads: usize,
     /// Factor of the scores `Q Kᵀ`.
     pub scale: f64,
+    /// The bound `c` of the scaled scores, which become `c · tanh(x / c)`.
+    pub score_cap: Option<f64>,
     /// A bias by relative position, added to the scaled scores: `(heads, 2 L − 1)` for sequences of up to `L`
     /// tokens. Column `j − i + L − 1` belongs to query `i` and key `j`.
     pub bias: Option<&'a Tensor>,
@@ -78,6 +80,7 @@ impl Attention<'_> {
             heads,
             key_value_heads: heads,
             scale: 1.0 / (head_dim as f64).sqrt(),
+            score_cap: None,
             bias: None,
             relative: None,
             window: AttentionWindow::FULL,
@@ -204,7 +207,7 @@ impl Attention<'_> {
         AttentionVariant {
             qk_head_dim: dims.qk_head_dim,
             v_head_dim: dims.v_head_dim,
-            has_score_bias: self.bias.is_some() || self.relative.is_some(),
+            changes_scores: self.bias.is_some() || self.relative.is_some() || self.score_cap.is_some(),
             has_talking_heads: self.pre_softmax.is_some() || self.post_softmax.is_some(),
         }
     }

@@ -1,7 +1,7 @@
 //! Attention on the CPU. For each head of a sequence, keys and values are packed like the weights of a linear
 //! layer. Then both GEMMs are computed for a block of queries at a time, with only the scores of that block
 //! in memory: memory grows with the length of a sequence, not with its square. On tiles and for few keys,
-//! attention without talking heads and content by position is one kernel.
+//! attention without talking heads, content by position and bounded scores is one kernel.
 
 mod tasks;
 
@@ -19,7 +19,7 @@ use crate::kernels::gemm::{
 };
 use crate::kernels::isa::Isa;
 use crate::kernels::math::Accuracy;
-use crate::kernels::softmax::{axpy, scale_and_bias, softmax_unnormalized};
+use crate::kernels::softmax::{axpy, scale_and_bias, scale_and_cap, softmax_unnormalized};
 use crate::ops::host::{host_slice, optional_host_slice};
 use crate::ops::scratch::{Scratch, at_least, new_matrix, with_scratch};
 use tasks::{Path, Task};
@@ -46,7 +46,8 @@ impl Attention<'_> {
         let position_keys = optional_host_slice(relative.and_then(|relative| relative.position_keys))?;
         let position_queries = optional_host_slice(relative.and_then(|relative| relative.position_queries))?;
         let gemm_type = self.cpu_gemm_type();
-        let is_plain = pre_softmax.is_none() && post_softmax.is_none() && relative.is_none();
+        let is_plain =
+            pre_softmax.is_none() && post_softmax.is_none() && relative.is_none() && self.score_cap.is_none();
         let head_dims = [dims.qk_head_dim, dims.v_head_dim];
         let cpu = CpuAttention {
             attention: self,
@@ -317,7 +318,7 @@ impl CpuAttention<'_> {
     }
 
     /// Computes the scores of a block of queries. Returns the factor that is still to be applied to them: 1
-    /// if `must_scale` or there is a bias, else the scale, which the softmax applies.
+    /// if `must_scale`, or there is a bound or a bias; else the scale, which the softmax applies.
     #[allow(clippy::too_many_arguments, reason = "the buffers are borrowed separately")]
     fn scores(
         &self,
@@ -341,7 +342,13 @@ impl CpuAttention<'_> {
             }
             self.add_relative_positions(task, head, queries.clone(), keys, &rows.c2p, scores);
         }
-        let scale = self.attention.scale as f32;
+        let mut scale = self.attention.scale as f32;
+        if let Some(cap) = self.attention.score_cap {
+            for scores in scores.chunks_mut(stride).take(queries.len()) {
+                scale_and_cap(isa(), &mut scores[..task.keys.len()], scale, cap as f32);
+            }
+            scale = 1.0;
+        }
         if self.bias.is_empty() && !must_scale {
             return scale;
         }

@@ -106,7 +106,8 @@ impl Attention<'_> {
         batch.unpad(&context)?.to_dtype(dtype)
     }
 
-    /// The scores of every query and key before the mask, with biases and the pre-softmax projection:
+    /// The scores of every query and key before the mask, with their bound, biases and the pre-softmax
+    /// projection:
     /// `(N, softmax heads, L, L)`.
     fn scores(&self, batch: &PaddedBatch, q: &Tensor, k: &Tensor) -> Result<Tensor> {
         let q = batch.pad(q, self.heads, self.heads)?;
@@ -116,6 +117,9 @@ impl Attention<'_> {
             scores = batch.add_relative_positions(scores, &q, &k, relative)?;
         }
         scores = (scores * self.scale)?;
+        if let Some(cap) = self.score_cap {
+            scores = ((scores / cap)?.tanh()? * cap)?;
+        }
         if let Some(bias) = self.bias {
             scores = scores.broadcast_add(&batch.bias_matrix(bias)?)?;
         }

@@ -13,8 +13,8 @@ pub struct AttentionVariant {
     pub qk_head_dim: usize,
     /// Head dim of values.
     pub v_head_dim: usize,
-    /// Whether a bias or relative positions are added to the scores.
-    pub has_score_bias: bool,
+    /// Whether something is added to the scores, or they are bounded.
+    pub changes_scores: bool,
     /// Whether scores or attention weights are mixed across heads.
     pub has_talking_heads: bool,
 }
@@ -28,8 +28,8 @@ pub fn supports_linear(dtype: DType, widths: &[usize]) -> bool {
 /// Whether the kernel in `attention.cu` computes this attention: in 16 bits, with equal head dims that it is
 /// compiled for, and with nothing but a window between the two matrix products.
 pub fn supports_attention(dtype: DType, attention: &AttentionVariant) -> bool {
-    let AttentionVariant { qk_head_dim, v_head_dim, has_score_bias, has_talking_heads } = *attention;
-    let is_plain = !has_score_bias && !has_talking_heads;
+    let AttentionVariant { qk_head_dim, v_head_dim, changes_scores, has_talking_heads } = *attention;
+    let is_plain = !changes_scores && !has_talking_heads;
     is_16_bit(dtype) && is_plain && qk_head_dim == v_head_dim && HEAD_DIMS.contains(&qk_head_dim)
 }
 

@@ -71,6 +71,9 @@ fn describe_heads(spec: &EncoderSpec) -> String {
     if let Some(scalar) = spec.query_scalar {
         heads += &format!(", scores divided by √{scalar}");
     }
+    if let Some(cap) = spec.score_cap {
+        heads += &format!(", bounded by {cap}");
+    }
     heads += match spec.qk_norm {
         QkNorm::None => "",
         QkNorm::PerHead => ", norms of queries and keys",
