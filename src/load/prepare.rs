@@ -133,6 +133,7 @@ fn locate(options: &ModelOptions, console: &Console) -> Result<(Option<ModelDir>
         }
         _ => Modules::default(),
     };
+    modules.complete(&options.source.model);
     if let Some(parent) = files.as_ref().and_then(|files| parent_model(&files.folder)) {
         console.warn(format!(
             "{} is the encoder of the model in {}: the pooling and later modules of that model are not applied; pass --model {1}",

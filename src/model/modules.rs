@@ -111,6 +111,9 @@ pub struct Modules {
     pub purpose: Option<Purpose>,
 }
 
+/// Models that leave their instruction out of the pooling, of older code than the field that says so.
+const INSTRUCTOR: [&str; 3] = ["hkunlp/instructor-base", "hkunlp/instructor-large", "hkunlp/instructor-xl"];
+
 /// The folder of a model, and what its modules are read with.
 struct ModelFolder<'a> {
     folder: &'a Path,
@@ -139,6 +142,13 @@ impl Modules {
         };
         modules.add_unified(folder, pooling)?;
         Ok(modules)
+    }
+
+    /// Adds what sentence-transformers knows of models on the hub that their files do not say.
+    pub fn complete(&mut self, id: &str) {
+        if let Some(pooling) = self.pooling.as_mut().filter(|_| INSTRUCTOR.contains(&id)) {
+            pooling.include_prompt = false;
+        }
     }
 
     /// The modules of a model that sentence-transformers or PyLate saved.

@@ -5,7 +5,8 @@ use std::fs;
 use candle_core::Device;
 
 use crate::support::{
-    assert_fails, copy_folder, embedding, first_difference, fixture, goldens, model_command, rows, states,
+    assert_fails, copy_folder, embedding, first_difference, fixture, goldens, model_command, rows, sconce,
+    states,
 };
 
 #[test]
@@ -35,6 +36,36 @@ fn t5_encoders_give_the_hidden_states_and_vectors_of_the_reference() {
         models += 1;
     }
     assert_eq!(models, 8);
+}
+
+/// Their files do not say that the instruction is left out of the pooling; sentence-transformers knows it by
+/// the names of the repositories.
+#[test]
+fn the_instruction_of_instructor_models_is_not_pooled() {
+    let home = tempfile::tempdir().unwrap();
+    let hub = |id: &str| {
+        let repository = home.path().join("hub").join(format!("models--{}", id.replace('/', "--")));
+        let snapshot = repository.join("snapshots/0123456789012345678901234567890123456789");
+        fs::create_dir_all(&snapshot).unwrap();
+        fs::create_dir_all(repository.join("refs")).unwrap();
+        fs::write(repository.join("refs/main"), "0123456789012345678901234567890123456789").unwrap();
+        copy_folder(&fixture("t5/instructor"), &snapshot);
+        let pooling = snapshot.join("1_Pooling/config.json");
+        let fields = fs::read_to_string(&pooling).unwrap();
+        assert!(fields.contains("\"include_prompt\": false"), "{fields}");
+        fs::write(&pooling, fields.replace("\"include_prompt\": false", "\"include_prompt\": true")).unwrap();
+        let mut command = sconce();
+        command.env("HF_HOME", home.path()).args(["embed", "--offline", "--prompt", "a title: ", "a lamp"]);
+        rows(&command.args(["--model", id]).output().unwrap())
+            .iter()
+            .flat_map(embedding)
+            .collect::<Vec<f32>>()
+    };
+    let options = ["--prompt", "a title: "];
+    let output = model_command("embed", &fixture("t5/instructor"), &options).arg("a lamp").output().unwrap();
+    let expected: Vec<f32> = rows(&output).iter().flat_map(embedding).collect();
+    assert_eq!(hub("hkunlp/instructor-large"), expected);
+    assert_ne!(hub("another/instructor-large"), expected);
 }
 
 #[test]
