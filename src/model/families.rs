@@ -428,6 +428,47 @@ const BIG_BIRD: Family = Family {
     ..PLAIN
 };
 
+/// MobileBERT: bottlenecks, several feed-forward networks in a layer, and embeddings of trigrams.
+const MOBILE_BERT: Family = Family {
+    model_types: &["mobilebert"],
+    config_defaults: &config_defaults::MOBILE_BERT,
+    keys: ConfigKeys { embedding_size: Some("embedding_size"), ..BERT_KEYS },
+    defaults: Defaults { embedding_norm: EmbeddingNorm::AfterProjection, ..BERT_DEFAULTS },
+    names: &[TensorNames {
+        prefixes: &["", "mobilebert."],
+        model_modules: &[
+            &[("embeddings.projection", "embeddings.embedding_transformation")],
+            BERT_MODEL,
+            BERT_POOLER,
+        ],
+        layer_modules: &[
+            &[
+                ("bottleneck.input", "bottleneck.input.dense"),
+                ("bottleneck.input_norm", "bottleneck.input.LayerNorm"),
+                ("bottleneck.attention", "bottleneck.attention.dense"),
+                ("bottleneck.attention_norm", "bottleneck.attention.LayerNorm"),
+                ("bottleneck.output", "output.bottleneck.dense"),
+                ("bottleneck.output_norm", "output.bottleneck.LayerNorm"),
+                ("stacked.{}.feed_forward.up", "ffn.{}.intermediate.dense"),
+                ("stacked.{}.feed_forward.activation", "ffn.{}.intermediate.intermediate_act_fn"),
+                ("stacked.{}.feed_forward.down", "ffn.{}.output.dense"),
+                ("stacked.{}.feed_forward_norm", "ffn.{}.output.LayerNorm"),
+            ],
+            BERT_LAYER,
+        ],
+        head_modules: &[
+            &[("head.mlm.further", "cls.predictions.dense")],
+            BERT_HEAD,
+            TOKEN_HEADS,
+            BERT_PRETRAINING,
+        ],
+        ..BERT_NAMES
+    }],
+    masked_lm: masked_lm::further_inputs,
+    family_specific: &[family_specific::mobile],
+    ..PLAIN
+};
+
 /// Names of DeBERTa v2 and v3, and of all but the layers of the first DeBERTa.
 const DEBERTA_NAMES: TensorNames = TensorNames {
     prefixes: &["", "deberta."],
@@ -618,6 +659,7 @@ pub static FAMILIES: &[Family] = &[
     IBERT,
     LONGFORMER,
     BIG_BIRD,
+    MOBILE_BERT,
     Family {
         model_types: &["xlm-roberta-xl"],
         config_defaults: &config_defaults::XLM_ROBERTA_XL,

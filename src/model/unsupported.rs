@@ -110,7 +110,6 @@ const KINDS: &[(&str, &[&str])] = &[
             "markuplm",
             "mega",
             "mluke",
-            "mobilebert",
             "mra",
             "nezha",
             "nystromformer",

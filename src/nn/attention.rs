@@ -76,16 +76,16 @@ impl SelfAttention {
         relative: Option<&Arc<RelativeEmbeddings>>,
         index: usize,
     ) -> Result<Self> {
-        let EncoderSpec { hidden_size, heads, key_value_heads, qk_head_dim, v_head_dim, .. } = *spec;
+        let EncoderSpec { heads, key_value_heads, qk_head_dim, v_head_dim, .. } = *spec;
+        let width = spec.sublayer_width();
         let value_heads = if key_value_heads < heads { key_value_heads } else { spec.value_heads() };
         let mut linear = |module: &str, inputs, outputs, bias| {
             Linear::load(source, &format!("{name}.{module}"), inputs, outputs, bias)
         };
-        let query = linear("query", hidden_size, heads * qk_head_dim, spec.bias.query_value)?;
-        let key = linear("key", hidden_size, key_value_heads * qk_head_dim, spec.bias.key)?;
-        let value = linear("value", hidden_size, value_heads * v_head_dim, spec.bias.query_value)?;
-        let output =
-            linear("output", spec.value_heads() * v_head_dim, hidden_size, spec.bias.attention_output)?;
+        let query = linear("query", width, heads * qk_head_dim, spec.bias.query_value)?;
+        let key = linear("key", width, key_value_heads * qk_head_dim, spec.bias.key)?;
+        let value = linear("value", spec.value_inputs(), value_heads * v_head_dim, spec.bias.query_value)?;
+        let output = linear("output", spec.value_heads() * v_head_dim, width, spec.bias.attention_output)?;
         let mut norm =
             |module: &str, width: usize| Norm::load(source, &format!("{name}.{module}"), width, spec.norm);
         let qk_norms = match spec.qk_norm {
@@ -130,10 +130,12 @@ impl SelfAttention {
 
     /// Self-attention within each sequence, plus the residual if there is one: `(T, H)` → `(T, H)`, or
     /// `(U, H)` → `(U, H)` with a prefix tree; to `(R, H)` for selected tokens. With `kept`, attention is
-    /// computed by the reference path, which appends its weights.
+    /// computed by the reference path, which appends its weights. Values are projected from `values` where it
+    /// is given.
     pub(super) fn forward(
         &self,
         x: &Tensor,
+        values: Option<&Tensor>,
         context: &AttentionContext,
         selection: Option<&Selection>,
         residual: Option<&Tensor>,
@@ -167,12 +169,18 @@ impl SelfAttention {
         let tokens = selection.map(|selection| &selection.tokens).or(context.tree.map(|tree| &tree.tokens));
         let selects_queries = kept.is_none() && attention.selects_queries(x);
         let of_query = selection.filter(|_| selects_queries).map(|selection| &selection.hidden);
-        let [mut q, mut k, mut v] = match of_query {
-            Some(rows) => {
+        let project = |layer: &Linear, x: &Tensor| layer.forward(x, Activation::Identity);
+        let [mut q, mut k, mut v] = match (of_query, values) {
+            (Some(rows), None) => {
                 let [k, v] = Linear::forward_each([&self.key, &self.value], x)?;
-                [self.query.forward(&rows.select(x)?, Activation::Identity)?, k, v]
+                [project(&self.query, &rows.select(x)?)?, k, v]
             }
-            None => Linear::forward_each([&self.query, &self.key, &self.value], x)?,
+            (None, None) => Linear::forward_each([&self.query, &self.key, &self.value], x)?,
+            (rows, Some(values)) => {
+                let of_queries = rows.map(|rows| rows.select(x)).transpose()?;
+                let q = project(&self.query, of_queries.as_ref().unwrap_or(x))?;
+                [q, project(&self.key, x)?, project(&self.value, values)?]
+            }
         };
         if let Some([query_norm, key_norm]) = &self.qk_norms {
             (q, k) = (query_norm.forward_heads(q)?, key_norm.forward_heads(k)?);

@@ -116,7 +116,8 @@ impl Encoder {
     /// qualify.
     pub fn may_overlap(&self) -> bool {
         let spec = &self.spec;
-        let widths = [spec.embedding_size, spec.hidden_size, spec.intermediate_size];
+        let widths =
+            [spec.projection_inputs(), spec.hidden_size, spec.sublayer_width(), spec.intermediate_size];
         let attention = AttentionVariant {
             qk_head_dim: spec.qk_head_dim,
             v_head_dim: spec.v_head_dim,

@@ -44,6 +44,7 @@ const CLASS_OF_MODEL_TYPE: &[(&str, &str)] = &[
     ("jina_embeddings_v3", "XLMRobertaTokenizer"),
     ("megatron-bert", "BertTokenizer"),
     ("mistral", BACKEND_CLASS),
+    ("mobilebert", "MobileBertTokenizer"),
     ("modernbert", BACKEND_CLASS),
     ("mpnet", "MPNetTokenizer"),
     ("mt5", "T5Tokenizer"),

@@ -91,7 +91,7 @@ fn norms_match_the_reference() {
         for width in [1, 15, 16, 17, 384] {
             let (x, residual) = (tensor(1, &[rows, width]), tensor(2, &[rows, width]));
             for residual in [None, Some(&residual)] {
-                for kind in [NormKind::Layer, NormKind::RootMeanSquare] {
+                for kind in [NormKind::Layer, NormKind::RootMeanSquare, NormKind::Affine] {
                     for norm in [norm(kind, width, true, 1e-5), norm(kind, width, false, 1e-3)] {
                         let expected = add_norm::reference(&x, residual, &norm).unwrap();
                         let found = add_norm::add_norm(x.copy().unwrap(), residual, &norm).unwrap();
