@@ -317,6 +317,8 @@ PLAIN = {"variations": variation, "nomic-experts": nomic_experts, "jina-code": j
 
 # Heads of decoder language models: those of classifiers, and the logits of tokens.
 HEADS = [f"{family} {head}" for family in ("gemma3_text", "llama", "mistral", "qwen2", "qwen3") for head in ("classifier", "logits")]
+# A head that gives tokens global attention.
+HEADS.append("longformer classifier")
 
 
 # Models with a LoRA adapter.
@@ -451,7 +453,8 @@ def check_head(name, seed, folder):
             {"path": path, "type": f"sentence_transformers.cross_encoder.modules.{kind}"} for path, kind in modules
         ]))
     encode = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
-    limit = whole.max_position_embeddings
+    # The first position of Longformer is that after the one of padding.
+    limit = whole.max_position_embeddings - (family == "longformer")
     lines = [line or "a" for line in texts(r, limit // 2)]
     worst = 0.0
     for first, second, found in zip(lines, lines[1:], scores(folder, lines, "rerank" if head == "logits" else "classify")):

@@ -103,18 +103,20 @@ impl TensorNames {
             .any(|(_, known)| known.trim_end_matches('=') == module && !module.is_empty())
     }
 
-    /// Whether a checkpoint's tensor belongs to the encoder of this family by its name; the pooler does not.
+    /// Whether a checkpoint's tensor belongs to the encoder of this family by its name; the pooler and the
+    /// projections of global attention do not.
     pub fn is_encoder_tensor(&self, prefix: &str, name: &str) -> bool {
         let Some((module, _)) = name.strip_prefix(prefix).and_then(|name| name.rsplit_once('.')) else {
             return false;
         };
-        let has = |lists: &[ModuleNames], module: &str| {
-            lists
-                .iter()
-                .copied()
-                .flatten()
-                .any(|(canonical, name)| *canonical != "pooler" && name.split('[').next() == Some(module))
-        };
+        // Encoders without a head have neither the pooler nor global attention.
+        let is_optional = |canonical: &str| canonical == "pooler" || canonical.ends_with("_global");
+        let has =
+            |lists: &[ModuleNames], module: &str| {
+                lists.iter().copied().flatten().any(|(canonical, name)| {
+                    !is_optional(canonical) && name.split('[').next() == Some(module)
+                })
+            };
         let has = |lists: &[ModuleNames], module: &str| {
             has(lists, module) || number_of(module).is_some_and(|(numbered, _)| has(lists, &numbered))
         };

@@ -40,6 +40,8 @@ pub struct Family {
     /// Whether the tokenizer class of the family in `transformers` lowercases texts, which the files of its
     /// models do not say.
     pub lowercases: bool,
+    /// Whether classifiers give the first token global attention, and answers the tokens of the question.
+    pub global_attention: bool,
     /// Reader of the sequence-classification head.
     pub classification: ReadHead,
     /// Reader of the heads with logits for each token: token classification and question answering.
@@ -333,6 +335,7 @@ const BERT: Family = Family {
     // The default of sentence-transformers for a model without modules.json.
     pool: Pool::Mean,
     lowercases: false,
+    global_attention: false,
     classification: classification::pooler,
     token_head: token_head::linear,
     masked_lm: masked_lm::hidden_act,
@@ -398,16 +401,23 @@ const IBERT: Family = Family {
     ..ROBERTA
 };
 
-/// Longformer without global attention, which its heads of a whole text and of answers have.
+/// Longformer, with global attention where its heads have it.
 const LONGFORMER: Family = Family {
     model_types: &["longformer"],
     config_defaults: &config_defaults::LONGFORMER,
     names: &[TensorNames {
         prefixes: &["", "longformer."],
-        head_modules: &[&[("head.token_classifier", "classifier")], LM_HEAD],
-        ..BERT_NAMES
+        layer_modules: &[
+            &[
+                ("attention.query_global", "attention.self.query_global"),
+                ("attention.key_global", "attention.self.key_global"),
+                ("attention.value_global", "attention.self.value_global"),
+            ],
+            BERT_LAYER,
+        ],
+        ..ROBERTA_NAMES
     }],
-    classification: classification::unsupported,
+    global_attention: true,
     family_specific: &[family_specific::attention_window],
     ..ROBERTA
 };

@@ -112,6 +112,7 @@ impl Family {
             talking_heads: TalkingHeads::default(),
             score_bias: self.score_bias(config)?,
             mask: Mask { causal: false, sliding_window: None },
+            global_tokens: None,
             convolution: None,
             bias,
             feed_forwards: 1,

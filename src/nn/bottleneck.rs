@@ -32,8 +32,8 @@ struct Projection {
 }
 
 impl Bottleneck {
-    /// Loads `NAME.{input,attention,output}` and their norms `NAME.{input,attention,output}_norm`, those that
-    /// the spec has.
+    /// Loads `NAME.{input,attention,output}` and their norms `NAME.{input,attention,output}_norm`, those
+    /// that the spec has.
     pub(super) fn load(
         source: &mut dyn WeightSource,
         name: &str,
@@ -70,8 +70,8 @@ impl Bottleneck {
         Ok(Narrowed { residual, attention })
     }
 
-    /// From the output of the sublayers, `(T, width)`, and the input of the layer, `(T, H)`, to the output of
-    /// the layer, `(T, H)`.
+    /// From the output of the sublayers, `(T, width)`, and the input of the layer, `(T, H)`, to the output
+    /// of the layer, `(T, H)`.
     pub(super) fn widen(&self, y: &Tensor, x: &Tensor) -> Result<Tensor> {
         let Projection { linear, norm } = &self.output;
         norm.forward_residual(linear.forward(y, Activation::Identity)?, x)

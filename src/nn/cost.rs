@@ -168,6 +168,11 @@ impl Sizes {
         (&self.width * &self.intermediate).times(2 + usize::from(spec.gated))
     }
 
+    /// Elements of the projections of global attention to queries, keys and values.
+    fn global_projections(&self) -> Formula {
+        (&self.width * &self.query).times(3)
+    }
+
     /// Elements of the matrices of so many bottlenecks of a layer.
     fn bottleneck_matrices(&self, count: usize) -> Formula {
         (&self.hidden * &self.width).times(count)
@@ -312,7 +317,11 @@ fn attention_parameters(spec: &EncoderSpec, sizes: &Sizes) -> Formula {
     };
     let relative_biases = relative_biases(spec, sizes).filter(|(_, per_layer)| *per_layer);
     let relative_biases = relative_biases.map(|(biases, _)| biases).unwrap_or_default();
+    let global = sizes.global_projections()
+        + query.clone().times(2).when(spec.bias.query_value)
+        + query.clone().when(spec.bias.key);
     sizes.attention_matrices()
+        + global.when(spec.global_tokens.is_some())
         + own_projections
         + biases
         + qk_norms

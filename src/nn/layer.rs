@@ -13,7 +13,8 @@ use super::relative_position::RelativeEmbeddings;
 use super::rows::Selection;
 use super::{AttentionWeights, EncoderSpec, NormPlacement, WeightSource};
 
-/// Self-attention, then feed-forward networks, in nearly all models one, each inside a residual connection.
+/// Self-attention, then feed-forward networks, in nearly all models one, each inside a residual
+/// connection.
 pub(super) struct Layer {
     bottleneck: Option<Bottleneck>,
     attention: SelfAttention,
@@ -98,8 +99,8 @@ impl Layer {
         }
     }
 
-    /// Attention and the feed-forward networks. `inputs` are those of queries and keys, and of values, where
-    /// they are not `x`.
+    /// Attention and the feed-forward networks. `inputs` are those of queries and keys, and of values,
+    /// where they are not `x`.
     fn sublayers(
         &self,
         x: &Tensor,

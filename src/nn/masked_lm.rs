@@ -52,9 +52,10 @@ const TOKENS: usize = 48;
 
 impl MaskedLmHead {
     /// Loads `MODULE.dense` of `(width, H)`, `MODULE.norm` of `(width)`, `MODULE.decoder.weight` or
-    /// `embeddings.token.weight` of `(V, width)`, or less `MODULE.further.weight` of `(further inputs, V)`, and `MODULE.bias` or `MODULE.decoder.bias` of `(V)`. The
-    /// packed matrix of the decoder takes `V · width` values of memory; embeddings are read from the file, so
-    /// that a tied matrix is in memory once.
+    /// `embeddings.token.weight` of `(V, width)`, or less `MODULE.further.weight` of `(further inputs,
+    /// V)`, and `MODULE.bias` or `MODULE.decoder.bias` of `(V)`. The packed matrix of the decoder takes `V
+    /// · width` values of memory; embeddings are read from the file, so that a tied matrix is in memory
+    /// once.
     ///
     /// # Errors
     /// If the source fails.

@@ -63,9 +63,9 @@ pub use post_pooling::{Dense, PostPooling, PostPoolingSpec, VectorStep, apply_to
 pub use ragged_batch::RaggedBatch;
 pub use spec::{
     Biases, BottleneckSpec, ConvolutionSpec, Disentangled, EmbeddingNorm, EncoderSpec, ExpertsSpec,
-    Frequencies, LayerSharing, MAX_FEED_FORWARDS, Mask, NormPlacement, NormSpec, Numbering, PooledToken,
-    PoolerDense, PoolerSpec, Positions, ProjectedEmbeddings, QkNorm, Rotary, RotaryLayout, RotaryScaling,
-    ScoreBias, SlidingWindow, TalkingHeads,
+    Frequencies, GlobalTokens, LayerSharing, MAX_FEED_FORWARDS, Mask, NormPlacement, NormSpec, Numbering,
+    PooledToken, PoolerDense, PoolerSpec, Positions, ProjectedEmbeddings, QkNorm, Rotary, RotaryLayout,
+    RotaryScaling, ScoreBias, SlidingWindow, TalkingHeads,
 };
 pub use task_head::{HeadKind, HeadSpec, TaskHead};
 pub use token_head::{TokenHead, TokenHeadSpec};

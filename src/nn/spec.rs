@@ -57,8 +57,8 @@ pub struct EncoderSpec {
     pub skip_first_norm: bool,
     /// The norms of all layers.
     pub norm: NormSpec,
-    /// The eps of the norms of the embeddings and of the last feed-forward network of a layer; `None`: that of
-    /// the others.
+    /// The eps of the norms of the embeddings and of the last feed-forward network of a layer; `None`:
+    /// that of the others.
     pub output_norm_eps: Option<f64>,
     /// The bottlenecks around the sublayers of a layer.
     pub bottleneck: Option<BottleneckSpec>,
@@ -85,6 +85,8 @@ pub struct EncoderSpec {
     pub score_bias: ScoreBias,
     /// Attention mask.
     pub mask: Mask,
+    /// The tokens with global attention.
+    pub global_tokens: Option<GlobalTokens>,
     /// Convolution beside the first layer (He et al. 2021, nGiE).
     pub convolution: Option<ConvolutionSpec>,
     /// Which linear layers have a bias.
@@ -320,8 +322,8 @@ pub enum ProjectedEmbeddings {
     Sum,
     /// The token embedding; the others have the hidden size and are added after the projection.
     Token,
-    /// As [`ProjectedEmbeddings::Token`], of the embeddings of the next token, the token and the previous one,
-    /// which are concatenated (Sun et al. 2020, §3.2).
+    /// As [`ProjectedEmbeddings::Token`], of the embeddings of the next token, the token and the previous
+    /// one, which are concatenated (Sun et al. 2020, §3.2).
     Trigram,
 }
 
@@ -333,8 +335,8 @@ pub struct BottleneckSpec {
     pub width: usize,
     /// Whether queries and keys have a bottleneck of their own.
     pub own_attention: bool,
-    /// Whether queries, keys and values have the input of the residual connection; then those of their own are
-    /// not used, and otherwise values have the hidden states.
+    /// Whether queries, keys and values have the input of the residual connection; then those of their own
+    /// are not used, and otherwise values have the hidden states.
     pub shared_input: bool,
 }
 
@@ -468,6 +470,26 @@ pub struct SlidingWindow {
     pub layers: Vec<bool>,
 }
 
+/// Tokens with global attention, the first ones of a sequence: they attend to all tokens, by projections
+/// of their own, and all tokens attend to them beside those of the sliding window (Beltagy et al. 2020).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GlobalTokens {
+    /// The first one.
+    First,
+    /// Those before the first one with this id.
+    Before(u32),
+}
+
+impl GlobalTokens {
+    /// How many tokens of a sequence with these ids have global attention.
+    pub fn count(self, ids: &[u32]) -> usize {
+        match self {
+            GlobalTokens::First => 1,
+            GlobalTokens::Before(separator) => ids.iter().position(|id| *id == separator).unwrap_or(0),
+        }
+    }
+}
+
 /// A 1-D convolution along a sequence.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ConvolutionSpec {
@@ -577,6 +599,7 @@ impl EncoderSpec {
             talking_heads: TalkingHeads::default(),
             score_bias: ScoreBias::None,
             mask: Mask { causal: false, sliding_window: None },
+            global_tokens: None,
             convolution: None,
             bias: Biases::NONE,
             feed_forwards: 1,
@@ -734,6 +757,20 @@ impl EncoderSpec {
                 && (is_plain || self.bottleneck.is_none() && self.feed_forwards == 1),
             "bottlenecks and {} feed-forward networks are supported in post-norm layers without biases on scores and without experts",
             self.feed_forwards
+        );
+        ensure!(
+            self.global_tokens.is_none()
+                || self.score_bias == ScoreBias::None
+                    && matches!(
+                        self.positions,
+                        Positions::Learned(_) | Positions::Sinusoidal | Positions::None
+                    )
+                    && self.qk_norm == QkNorm::None
+                    && self.key_value_heads == self.heads
+                    && self.talking_heads == TalkingHeads::default()
+                    && self.bottleneck.is_none()
+                    && !self.mask.causal,
+            "global attention is supported in encoders without variations of attention but a window"
         );
         let skips = self.skip_first_norm && self.norm_placement.is_post_norm();
         ensure!(!skips, "only pre-norm layers can skip the first norm");

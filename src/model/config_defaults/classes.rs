@@ -51,7 +51,8 @@ pub static XLM_ROBERTA: ConfigDefaults = based_on(&BERT, &[("pad_token_id", Size
 pub static ROBERTA: ConfigDefaults = based_on(&XLM_ROBERTA, &[("vocab_size", Size(50265))]);
 
 /// `LongformerConfig`.
-pub static LONGFORMER: ConfigDefaults = based_on(&XLM_ROBERTA, &[("attention_window", Size(512))]);
+pub static LONGFORMER: ConfigDefaults =
+    based_on(&XLM_ROBERTA, &[("attention_window", Size(512)), ("sep_token_id", Size(2))]);
 
 /// `MobileBertConfig`.
 pub static MOBILE_BERT: ConfigDefaults = based_on(
