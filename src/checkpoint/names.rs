@@ -8,7 +8,7 @@
 /// rows (a fused projection), one in `[1/3 per head]` that of the rows of each attention head. One that ends
 /// in `=` is the name of a tensor without a parameter; an empty one is that of a module whose tensors have
 /// the names of their parameters alone. In the place of a module stands a parameter that has a name of its
-/// own.
+/// own. A module of several that are numbered has `{}` in the place of its number in both names.
 pub struct TensorNames {
     /// Prefixes that all names may have; the first that fits the checkpoint is used.
     pub prefixes: &'static [&'static str],
@@ -79,7 +79,8 @@ impl TensorNames {
             None if module.starts_with("head.") => (self.head_modules, module),
             None => (self.model_modules, module),
         };
-        lists.iter().copied().flatten().any(|(known, _)| *known == module)
+        let has = |module: &str| lists.iter().copied().flatten().any(|(known, _)| *known == module);
+        has(module) || number_of(module).is_some_and(|(numbered, _)| has(&numbered))
     }
 
     /// Whether the family has a module of this canonical name outside the layers.
@@ -102,17 +103,22 @@ impl TensorNames {
             .any(|(_, known)| known.trim_end_matches('=') == module && !module.is_empty())
     }
 
-    /// Whether a checkpoint's tensor belongs to the encoder of this family by its name; the pooler does not.
+    /// Whether a checkpoint's tensor belongs to the encoder of this family by its name; the pooler and the
+    /// projections of global attention do not.
     pub fn is_encoder_tensor(&self, prefix: &str, name: &str) -> bool {
         let Some((module, _)) = name.strip_prefix(prefix).and_then(|name| name.rsplit_once('.')) else {
             return false;
         };
+        // Encoders without a head have neither the pooler nor global attention.
+        let is_optional = |canonical: &str| canonical == "pooler" || canonical.ends_with("_global");
+        let has =
+            |lists: &[ModuleNames], module: &str| {
+                lists.iter().copied().flatten().any(|(canonical, name)| {
+                    !is_optional(canonical) && name.split('[').next() == Some(module)
+                })
+            };
         let has = |lists: &[ModuleNames], module: &str| {
-            lists
-                .iter()
-                .copied()
-                .flatten()
-                .any(|(canonical, name)| *canonical != "pooler" && name.split('[').next() == Some(module))
+            has(lists, module) || number_of(module).is_some_and(|(numbered, _)| has(lists, &numbered))
         };
         has(self.model_modules, module)
             || self.strip_layer_prefix(module).is_some_and(|module| has(self.layer_modules, module))
@@ -141,13 +147,18 @@ impl TensorNames {
         let look_up = |lists: &[ModuleNames], module: &str| {
             let find = |name: &str| lists.iter().copied().flatten().find(|(canonical, _)| *canonical == name);
             let pair = find(&format!("{module}.{parameter}")).or_else(|| find(module));
-            pair.unwrap_or_else(|| panic!("the family table has no name for {module}")).1
+            if let Some((_, name)) = pair {
+                return (*name).to_owned();
+            }
+            let numbered = number_of(module);
+            let name = numbered.and_then(|(module, number)| Some(find(&module)?.1.replacen("{}", number, 1)));
+            name.unwrap_or_else(|| panic!("the family table has no name for {module}"))
         };
         let is_head = module.starts_with("head.");
         let prefix = if is_head { "" } else { prefix };
         let name = match module.strip_prefix("layers.") {
-            None if is_head => look_up(self.head_modules, module).to_owned(),
-            None => look_up(self.model_modules, module).to_owned(),
+            None if is_head => look_up(self.head_modules, module),
+            None => look_up(self.model_modules, module),
             Some(rest) => {
                 let mut parts = rest.splitn(3, '.');
                 let mut part = || parts.next().expect("group, layer and module");
@@ -155,7 +166,7 @@ impl TensorNames {
                 let layer = numbers
                     .iter()
                     .fold(self.layer_prefix.to_owned(), |name, number| name.replacen("{}", number, 1));
-                layer + look_up(self.layer_modules, module)
+                layer + &look_up(self.layer_modules, module)
             }
         };
         let (name, part) = match name.strip_suffix(']').and_then(|name| name.rsplit_once('[')) {
@@ -179,6 +190,13 @@ impl TensorNames {
     }
 }
 
+/// A module with `{}` in the place of its number, and the number; `None` if its name has none.
+fn number_of(module: &str) -> Option<(String, &str)> {
+    let is_number = |part: &&str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+    let number = module.split('.').find(is_number)?;
+    Some((module.replacen(&format!(".{number}."), ".{}.", 1), number))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -193,6 +211,7 @@ mod tests {
             ("attention.value", "qkv[2/3]"),
             ("attention.value.bias", "v_bias="),
             ("attention.output", "out"),
+            ("stacked.{}.up", "ffn.{}.dense"),
         ]],
         head_modules: &[&[("head.classifier", "classifier"), ("head.token_classifier", "")]],
     };
@@ -211,6 +230,7 @@ mod tests {
             ("layers.2.1.attention.key.weight", third("qkv.weight", 1, true)),
             ("layers.2.1.attention.value.weight", third("qkv.weight", 2, false)),
             ("layers.2.1.attention.value.bias", whole("model.groups.2.layers.1.v_bias")),
+            ("layers.2.1.stacked.3.up.weight", whole("model.groups.2.layers.1.ffn.3.dense.weight")),
             ("head.classifier.weight", whole("classifier.weight")),
             ("head.token_classifier.bias", whole("bias")),
         ] {
@@ -223,6 +243,8 @@ mod tests {
         for (name, expected) in [
             ("model.embed.weight", true),
             ("model.groups.10.layers.0.qkv.weight", true),
+            ("model.groups.10.layers.0.ffn.7.dense.bias", true),
+            ("model.groups.10.layers.0.ffn.x.dense.bias", false),
             ("model.groups.x.layers.0.qkv.weight", false),
             ("model.groups.0.layers.0.other.weight", false),
             ("model.pooler.dense.weight", false),

@@ -10,12 +10,14 @@ pub enum NormKind {
     Layer,
     /// RMSNorm: root mean square 1 (Zhang & Sennrich 2019).
     RootMeanSquare,
+    /// NoNorm: weights and biases alone, without statistics of the row (Sun et al. 2020, §3.3).
+    Affine,
 }
 
 /// A norm with its weights.
 #[derive(Debug, Clone, Copy)]
 pub struct Norm<'a> {
-    /// LayerNorm or RMSNorm.
+    /// What is normalised.
     pub kind: NormKind,
     /// `(H)`.
     pub weight: &'a [f32],
@@ -71,11 +73,15 @@ impl Kernel for NormRows<'_> {
                 let sum = add_and_sum(s, row, residual);
                 means[i] = match kind {
                     NormKind::Layer => (sum / count) as f32,
-                    NormKind::RootMeanSquare => 0.0,
+                    NormKind::RootMeanSquare | NormKind::Affine => 0.0,
                 };
                 centers[i] = s.splat(means[i]);
             }
             for (i, row) in rows.chunks_exact(weight.len()).enumerate() {
+                if kind == NormKind::Affine {
+                    scales[i] = s.splat(1.0);
+                    continue;
+                }
                 let center = centers[i];
                 let square = sum!(s, row, means[i], |sum, x| {
                     let x = s.sub(x, center);

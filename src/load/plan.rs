@@ -80,7 +80,7 @@ pub(super) fn plan(
     let is_masked_lm = purpose::is_masked_lm(&config);
     let decision = Case { wanted, options, modules, purpose: purpose.as_ref(), is_masked_lm }.decide()?;
     let family = family_of(&config, modules)?;
-    let spec = match modules.static_embedding {
+    let mut spec = match modules.static_embedding {
         Some(_) => static_embedding::spec(&config)?,
         None => family.spec(&config)?,
     };
@@ -93,6 +93,9 @@ pub(super) fn plan(
         Some(kind) => Some(head_spec(kind, is_pretrained, modules, family, &config, &spec)?),
         None => None,
     };
+    if let Some(head) = &head {
+        spec.global_tokens = family.global_tokens(head.kind(), &config)?;
+    }
     let token_projection = token_projection(options, modules, spec.hidden_size)?;
     let has_vectors = head.is_none() || options.gives(OutputKind::Dense);
     let (pooling, dimensions) = match head.as_ref().filter(|_| !has_vectors) {

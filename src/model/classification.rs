@@ -143,14 +143,18 @@ pub fn pair_function(config: &Config, of_settings: Option<&str>) -> Result<Score
     }
 }
 
-/// BERT's head: the pooler, then the classifier.
-pub(super) fn pooler(_: &Config, _: &EncoderSpec, labels: usize) -> Result<ClassificationSpec> {
+/// BERT's head: the pooler, if it has a dense layer, then the classifier.
+pub(super) fn pooler(_: &Config, spec: &EncoderSpec, labels: usize) -> Result<ClassificationSpec> {
     Ok(ClassificationSpec {
         pool: Pool::Cls,
         pad_token: None,
         pools_logits: false,
         dense_is_pooler: true,
-        transform: Some(TransformSpec { bias: true, activation: Activation::Tanh, norm: None }),
+        transform: (spec.pooler.dense).map(|_| TransformSpec {
+            bias: true,
+            activation: Activation::Tanh,
+            norm: None,
+        }),
         bias: true,
         labels,
     })

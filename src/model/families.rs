@@ -40,6 +40,8 @@ pub struct Family {
     /// Whether the tokenizer class of the family in `transformers` lowercases texts, which the files of its
     /// models do not say.
     pub lowercases: bool,
+    /// Whether classifiers give the first token global attention, and answers the tokens of the question.
+    pub global_attention: bool,
     /// Reader of the sequence-classification head.
     pub classification: ReadHead,
     /// Reader of the heads with logits for each token: token classification and question answering.
@@ -336,6 +338,7 @@ const BERT: Family = Family {
     // The default of sentence-transformers for a model without modules.json.
     pool: Pool::Mean,
     lowercases: false,
+    global_attention: false,
     classification: classification::pooler,
     token_head: token_head::linear,
     masked_lm: masked_lm::hidden_act,
@@ -401,16 +404,23 @@ const IBERT: Family = Family {
     ..ROBERTA
 };
 
-/// Longformer without global attention, which its heads of a whole text and of answers have.
+/// Longformer, with global attention where its heads have it.
 const LONGFORMER: Family = Family {
     model_types: &["longformer"],
     config_defaults: &config_defaults::LONGFORMER,
     names: &[TensorNames {
         prefixes: &["", "longformer."],
-        head_modules: &[&[("head.token_classifier", "classifier")], LM_HEAD],
-        ..BERT_NAMES
+        layer_modules: &[
+            &[
+                ("attention.query_global", "attention.self.query_global"),
+                ("attention.key_global", "attention.self.key_global"),
+                ("attention.value_global", "attention.self.value_global"),
+            ],
+            BERT_LAYER,
+        ],
+        ..ROBERTA_NAMES
     }],
-    classification: classification::unsupported,
+    global_attention: true,
     family_specific: &[family_specific::attention_window],
     ..ROBERTA
 };
@@ -428,6 +438,47 @@ const BIG_BIRD: Family = Family {
     classification: classification::dense_hidden_act,
     masked_lm: masked_lm::hidden_act,
     family_specific: &[family_specific::block_sparse],
+    ..PLAIN
+};
+
+/// MobileBERT: bottlenecks, several feed-forward networks in a layer, and embeddings of trigrams.
+const MOBILE_BERT: Family = Family {
+    model_types: &["mobilebert"],
+    config_defaults: &config_defaults::MOBILE_BERT,
+    keys: ConfigKeys { embedding_size: Some("embedding_size"), ..BERT_KEYS },
+    defaults: Defaults { embedding_norm: EmbeddingNorm::AfterProjection, ..BERT_DEFAULTS },
+    names: &[TensorNames {
+        prefixes: &["", "mobilebert."],
+        model_modules: &[
+            &[("embeddings.projection", "embeddings.embedding_transformation")],
+            BERT_MODEL,
+            BERT_POOLER,
+        ],
+        layer_modules: &[
+            &[
+                ("bottleneck.input", "bottleneck.input.dense"),
+                ("bottleneck.input_norm", "bottleneck.input.LayerNorm"),
+                ("bottleneck.attention", "bottleneck.attention.dense"),
+                ("bottleneck.attention_norm", "bottleneck.attention.LayerNorm"),
+                ("bottleneck.output", "output.bottleneck.dense"),
+                ("bottleneck.output_norm", "output.bottleneck.LayerNorm"),
+                ("stacked.{}.feed_forward.up", "ffn.{}.intermediate.dense"),
+                ("stacked.{}.feed_forward.activation", "ffn.{}.intermediate.intermediate_act_fn"),
+                ("stacked.{}.feed_forward.down", "ffn.{}.output.dense"),
+                ("stacked.{}.feed_forward_norm", "ffn.{}.output.LayerNorm"),
+            ],
+            BERT_LAYER,
+        ],
+        head_modules: &[
+            &[("head.mlm.further", "cls.predictions.dense")],
+            BERT_HEAD,
+            TOKEN_HEADS,
+            BERT_PRETRAINING,
+        ],
+        ..BERT_NAMES
+    }],
+    masked_lm: masked_lm::further_inputs,
+    family_specific: &[family_specific::mobile],
     ..PLAIN
 };
 
@@ -621,6 +672,7 @@ pub static FAMILIES: &[Family] = &[
     IBERT,
     LONGFORMER,
     BIG_BIRD,
+    MOBILE_BERT,
     Family {
         model_types: &["xlm-roberta-xl"],
         config_defaults: &config_defaults::XLM_ROBERTA_XL,

@@ -6,9 +6,9 @@ use serde_json::Value;
 
 use super::config::{Config, EXPERT_COUNTS, HEAD_COUNTS, LAYER_COUNTS, MAX_SIZE};
 use crate::nn::{
-    Activation, ConvolutionSpec, Disentangled, EmbeddingNorm, EncoderSpec, ExpertsSpec, NormKind,
-    NormPlacement, PooledToken, PoolerDense, PoolerSpec, Positions, QkNorm, RotaryScaling, ScoreBias,
-    SlidingWindow, TalkingHeads,
+    Activation, BottleneckSpec, ConvolutionSpec, Disentangled, EmbeddingNorm, EncoderSpec, ExpertsSpec,
+    MAX_FEED_FORWARDS, NormKind, NormPlacement, PooledToken, PoolerDense, PoolerSpec, Positions,
+    ProjectedEmbeddings, QkNorm, RotaryScaling, ScoreBias, SlidingWindow, TalkingHeads,
 };
 
 /// ESM's norm of the embeddings, and its token dropout.
@@ -36,6 +36,42 @@ pub(super) fn unquantized(config: &Config, _: &mut EncoderSpec) -> Result<()> {
         let expected =
             "false, since integer arithmetic is not supported; use the model before it was quantized";
         bail!("{}", config.invalid("quant_mode", true, expected));
+    }
+    Ok(())
+}
+
+/// MobileBERT's bottlenecks, feed-forward networks, norms, embeddings and pooler.
+pub(super) fn mobile(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
+    const NORMS: &str = "normalization_type";
+    const FEED_FORWARDS: &str = "num_feedforward_networks";
+    match config.string(NORMS)?.unwrap_or_default() {
+        "no_norm" => spec.norm.kind = NormKind::Affine,
+        // These two norms have the default eps of PyTorch.
+        "layer_norm" => spec.output_norm_eps = Some(1e-5),
+        other => bail!("{}", config.invalid(NORMS, format!("{other:?}"), "no_norm or layer_norm")),
+    }
+    spec.projected = match config.flag("trigram_input")? {
+        true => ProjectedEmbeddings::Trigram,
+        false => ProjectedEmbeddings::Token,
+    };
+    spec.embedding_projection |= spec.projected == ProjectedEmbeddings::Trigram;
+    spec.feed_forwards = config.size(FEED_FORWARDS, 1..=MAX_FEED_FORWARDS)?;
+    if config.flag("use_bottleneck")? {
+        const WIDTH: &str = "intra_bottleneck_size";
+        let width = config.width(WIDTH)?;
+        let own_attention = config.flag("key_query_shared_bottleneck")?;
+        let shared_input = config.flag("use_bottleneck_attention")?;
+        if !own_attention && !shared_input && width != spec.hidden_size {
+            let expected =
+                format!("the hidden size {}, since queries and keys have no bottleneck", spec.hidden_size);
+            bail!("{}", config.invalid(WIDTH, width, &expected));
+        }
+        spec.bottleneck = Some(BottleneckSpec { width, own_attention, shared_input });
+        spec.qk_head_dim = config.head_dim(WIDTH, width, "num_attention_heads", spec.heads)?;
+        spec.v_head_dim = spec.qk_head_dim;
+    }
+    if !config.flag("classifier_activation")? {
+        spec.pooler.dense = None;
     }
     Ok(())
 }

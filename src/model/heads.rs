@@ -8,7 +8,7 @@ use super::families::Family;
 use super::modules::LogitScore;
 use super::unsupported::unsupported_head;
 use crate::named::Named;
-use crate::nn::{CausalLmSpec, EncoderSpec, HeadKind, HeadSpec};
+use crate::nn::{CausalLmSpec, EncoderSpec, GlobalTokens, HeadKind, HeadSpec};
 
 /// Logits per token in extractive question answering: those of the start and the end of an answer.
 const SPAN_LOGITS: usize = 2;
@@ -22,6 +22,18 @@ impl Family {
             self.check_has_head(kind, config)?;
         }
         Ok(head)
+    }
+
+    /// The tokens to which a model of the family with a head of this kind gives global attention. An
+    /// encoder without a head has none, as in `transformers`.
+    pub fn global_tokens(&self, kind: HeadKind, config: &Config) -> Result<Option<GlobalTokens>> {
+        Ok(match kind {
+            HeadKind::SequenceClassification if self.global_attention => Some(GlobalTokens::First),
+            HeadKind::QuestionAnswering if self.global_attention => {
+                config.token_id("sep_token_id")?.map(GlobalTokens::Before)
+            }
+            _ => None,
+        })
     }
 
     /// The causal-LM head for the logits of these tokens.

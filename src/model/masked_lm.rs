@@ -30,6 +30,18 @@ pub(super) fn electra(config: &Config, spec: &EncoderSpec) -> Result<MaskedLmSpe
     head(config, spec, Activation::Gelu, spec.embedding_size, true)
 }
 
+/// MobileBERT's head, as wide as its hidden states; the decoder has a matrix for what is wider than the
+/// embeddings.
+pub(super) fn further_inputs(config: &Config, spec: &EncoderSpec) -> Result<MaskedLmSpec> {
+    let EncoderSpec { hidden_size, embedding_size, .. } = *spec;
+    if embedding_size > hidden_size {
+        let expected = format!("at most the hidden size {hidden_size}, since the model has a masked-LM head");
+        bail!("{}", config.invalid("embedding_size", embedding_size, &expected));
+    }
+    let head = head(config, spec, spec.activation, embedding_size, true)?;
+    Ok(MaskedLmSpec { width: hidden_size, further_inputs: hidden_size - embedding_size, ..head })
+}
+
 /// RemBERT's head, whose width is `output_embedding_size`, with a decoder of its own.
 pub(super) fn rembert(config: &Config, spec: &EncoderSpec) -> Result<MaskedLmSpec> {
     let width = config.width("output_embedding_size")?;
@@ -87,6 +99,7 @@ fn head(
         modules: &["head.mlm"],
         transform: Some(TransformSpec { bias: true, activation, norm: Some(norm) }),
         width,
+        further_inputs: 0,
         vocab_size: spec.vocab_size,
         is_tied,
         bias: true,

@@ -13,8 +13,8 @@ use super::config::{Config, HEAD_COUNTS, LAYER_COUNTS, MAX_SIZE};
 use super::families::{ConfigKeys, FAMILIES, Family, PositionEncoding, TEXT_CONFIG, base_model_type};
 use super::unsupported;
 use crate::nn::{
-    Biases, EncoderSpec, LayerSharing, Mask, NormSpec, Numbering, PoolerSpec, Positions, QkNorm, Rotary,
-    RotaryLayout, ScoreBias, TalkingHeads,
+    Biases, EncoderSpec, LayerSharing, Mask, NormSpec, Numbering, PoolerSpec, Positions, ProjectedEmbeddings,
+    QkNorm, Rotary, RotaryLayout, ScoreBias, TalkingHeads,
 };
 use rotary::{refuse_fraction, rotary};
 
@@ -86,6 +86,7 @@ impl Family {
             vocab_size: config.width(keys.vocab_size)?,
             embedding_size,
             embedding_projection: defaults.always_projects || embedding_size != hidden_size,
+            projected: ProjectedEmbeddings::Sum,
             positions: self.positions(config)?,
             max_positions,
             sequence_limit: None,
@@ -100,6 +101,8 @@ impl Family {
             norm_placement: defaults.norm_placement,
             skip_first_norm: defaults.skip_first_norm,
             norm,
+            output_norm_eps: None,
+            bottleneck: None,
             heads,
             key_value_heads: self.key_value_heads(config, heads)?,
             qk_head_dim: head_dim,
@@ -111,8 +114,10 @@ impl Family {
             talking_heads: TalkingHeads::default(),
             score_bias: self.score_bias(config)?,
             mask: Mask { causal: false, sliding_window: None },
+            global_tokens: None,
             convolution: None,
             bias,
+            feed_forwards: 1,
             gated: defaults.gated,
             intermediate_size: config.width(keys.intermediate_size)?,
             activation: defaults.activation,

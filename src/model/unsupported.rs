@@ -106,7 +106,6 @@ const KINDS: &[(&str, &[&str])] = &[
             "markuplm",
             "mega",
             "mluke",
-            "mobilebert",
             "mra",
             "nezha",
             "nystromformer",

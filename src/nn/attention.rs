@@ -9,7 +9,7 @@ use candle_core::Tensor;
 use super::linear::Linear;
 use super::norm::Norm;
 use super::relative_position::{RelativeEmbeddings, RelativeProjections};
-use super::rows::{PrefixTree, Selection};
+use super::rows::{PrefixTree, Rows, Selection};
 use super::{Activation, Disentangled, EncoderSpec, GemmType, Positions, QkNorm, ScoreBias, WeightSource};
 use crate::ops::attention::{Attention, AttentionWeights, AttentionWindow, RelativePositions};
 use crate::ops::rotary::Rotation;
@@ -39,6 +39,8 @@ pub(super) struct SelfAttention {
     pre_softmax: Option<Tensor>,
     /// Post-softmax projection of talking heads, `(value heads, softmax heads)`.
     post_softmax: Option<Tensor>,
+    /// The projections to queries, keys and values of global attention.
+    global: Option<[Linear; 3]>,
 }
 
 /// What attention needs of a batch beside the hidden states. All layers share it, except that layers with a
@@ -49,6 +51,8 @@ pub(super) struct AttentionContext<'a> {
     pub cu_seqlens: &'a [usize],
     /// See [`super::RaggedBatch::key_lengths`].
     pub key_lengths: Option<&'a [usize]>,
+    /// How many tokens of each sequence, its first ones, have global attention, `(N)`.
+    pub global_tokens: Option<&'a [usize]>,
     /// The tiles of `ops::attention::tiles`, on a GPU.
     pub tiles: Option<Tensor>,
     /// The prefix tree of the batch, if sequences share prefixes: hidden states have a row for each of its
@@ -70,7 +74,8 @@ pub(super) struct AttentionContext<'a> {
 
 impl SelfAttention {
     /// Loads `NAME.{query,key,value,output}` and, where the spec has them, `NAME.{query_norm,key_norm}`,
-    /// `NAME.{mix_before,mix_after}.weight` (talking heads) and the projections of `relative` embeddings.
+    /// `NAME.{mix_before,mix_after}.weight` (talking heads), `NAME.{query,key,value}_global` and the
+    /// projections of `relative` embeddings.
     pub(super) fn load(
         source: &mut dyn WeightSource,
         name: &str,
@@ -78,16 +83,24 @@ impl SelfAttention {
         relative: Option<&Arc<RelativeEmbeddings>>,
         index: usize,
     ) -> Result<Self> {
-        let EncoderSpec { hidden_size, heads, key_value_heads, qk_head_dim, v_head_dim, .. } = *spec;
+        let EncoderSpec { heads, key_value_heads, qk_head_dim, v_head_dim, .. } = *spec;
+        let width = spec.sublayer_width();
         let value_heads = if key_value_heads < heads { key_value_heads } else { spec.value_heads() };
         let mut linear = |module: &str, inputs, outputs, bias| {
             Linear::load(source, &format!("{name}.{module}"), inputs, outputs, bias)
         };
-        let query = linear("query", hidden_size, heads * qk_head_dim, spec.bias.query_value)?;
-        let key = linear("key", hidden_size, key_value_heads * qk_head_dim, spec.bias.key)?;
-        let value = linear("value", hidden_size, value_heads * v_head_dim, spec.bias.query_value)?;
-        let output =
-            linear("output", spec.value_heads() * v_head_dim, hidden_size, spec.bias.attention_output)?;
+        let query = linear("query", width, heads * qk_head_dim, spec.bias.query_value)?;
+        let key = linear("key", width, key_value_heads * qk_head_dim, spec.bias.key)?;
+        let value = linear("value", spec.value_inputs(), value_heads * v_head_dim, spec.bias.query_value)?;
+        let output = linear("output", spec.value_heads() * v_head_dim, width, spec.bias.attention_output)?;
+        let global = spec.global_tokens.map(|_| -> Result<_> {
+            Ok([
+                linear("query_global", width, heads * qk_head_dim, spec.bias.query_value)?,
+                linear("key_global", width, heads * qk_head_dim, spec.bias.key)?,
+                linear("value_global", width, heads * v_head_dim, spec.bias.query_value)?,
+            ])
+        });
+        let global = global.transpose()?;
         let mut norm =
             |module: &str, width: usize| Norm::load(source, &format!("{name}.{module}"), width, spec.norm);
         let qk_norms = match spec.qk_norm {
@@ -110,6 +123,7 @@ impl SelfAttention {
             value,
             output,
             qk_norms,
+            global,
             heads,
             key_value_heads,
             qk_head_dim,
@@ -133,10 +147,12 @@ impl SelfAttention {
 
     /// Self-attention within each sequence, plus the residual if there is one: `(T, H)` → `(T, H)`, or
     /// `(U, H)` → `(U, H)` with a prefix tree; to `(R, H)` for selected tokens. With `kept`, attention is
-    /// computed by the reference path, which appends its weights.
+    /// computed by the reference path, which appends its weights. Values are projected from `values` where
+    /// it is given.
     pub(super) fn forward(
         &self,
         x: &Tensor,
+        values: Option<&Tensor>,
         context: &AttentionContext,
         selection: Option<&Selection>,
         residual: Option<&Tensor>,
@@ -160,6 +176,7 @@ impl SelfAttention {
             relative,
             window: context.visible,
             key_lengths: context.key_lengths,
+            prefix_lengths: context.global_tokens,
             gemm_type: self.compute,
             pre_softmax: self.pre_softmax.as_ref(),
             post_softmax: self.post_softmax.as_ref(),
@@ -169,14 +186,21 @@ impl SelfAttention {
         // The tokens whose outputs are needed. Queries of others are not, but not every attention can do
         // without them.
         let tokens = selection.map(|selection| &selection.tokens).or(context.tree.map(|tree| &tree.tokens));
-        let selects_queries = kept.is_none() && attention.selects_queries(x);
+        let selects_queries =
+            kept.is_none() && context.global_tokens.is_none() && attention.selects_queries(x);
         let of_query = selection.filter(|_| selects_queries).map(|selection| &selection.hidden);
-        let [mut q, mut k, mut v] = match of_query {
-            Some(rows) => {
+        let project = |layer: &Linear, x: &Tensor| layer.forward(x, Activation::Identity);
+        let [mut q, mut k, mut v] = match (of_query, values) {
+            (Some(rows), None) => {
                 let [k, v] = Linear::forward_each([&self.key, &self.value], x)?;
-                [self.query.forward(&rows.select(x)?, Activation::Identity)?, k, v]
+                [project(&self.query, &rows.select(x)?)?, k, v]
             }
-            None => Linear::forward_each([&self.query, &self.key, &self.value], x)?,
+            (None, None) => Linear::forward_each([&self.query, &self.key, &self.value], x)?,
+            (rows, Some(values)) => {
+                let of_queries = rows.map(|rows| rows.select(x)).transpose()?;
+                let q = project(&self.query, of_queries.as_ref().unwrap_or(x))?;
+                [q, project(&self.key, x)?, project(&self.value, values)?]
+            }
         };
         if let Some([query_norm, key_norm]) = &self.qk_norms {
             (q, k) = (query_norm.forward_heads(q)?, key_norm.forward_heads(k)?);
@@ -203,10 +227,50 @@ impl SelfAttention {
             None => attention.forward(&q, &k, &v, context.cu_seqlens)?,
             Some(kept) => attention.reference_with_weights(&q, &k, &v, context.cu_seqlens, Some(kept))?,
         };
+        if let (Some(projections), Some(lengths)) = (&self.global, context.global_tokens) {
+            attended = self.attend_globally(projections, lengths, x, &attention, context, &attended)?;
+        }
         if let Some(tokens) = tokens.filter(|_| !selects_queries) {
             attended = tokens.select(&attended)?;
         }
         self.output.forward_residual(&attended, Activation::Identity, residual)
+    }
+
+    /// `attended` of `(T, H)` with the rows of the global tokens replaced by those of global attention.
+    fn attend_globally(
+        &self,
+        [query, key, value]: &[Linear; 3],
+        lengths: &[usize],
+        x: &Tensor,
+        local: &Attention,
+        context: &AttentionContext,
+        attended: &Tensor,
+    ) -> Result<Tensor> {
+        let sequences = context.cu_seqlens.windows(2).zip(lengths);
+        let tokens: Vec<u32> =
+            sequences.flat_map(|(bounds, length)| bounds[0] as u32..(bounds[0] + length) as u32).collect();
+        if tokens.is_empty() {
+            return Ok(attended.clone());
+        }
+        let [k, v] = Linear::forward_each([key, value], x)?;
+        let tokens = Rows::new(tokens, x.device())?;
+        let mut attention =
+            Attention { window: AttentionWindow::FULL, prefix_lengths: None, ..local.clone() };
+        let global = if attention.selects_queries(x) {
+            attention.queries = Some(&tokens.indices);
+            let q = query.forward(&tokens.select(x)?, Activation::Identity)?;
+            attention.forward(&q, &k, &v, context.cu_seqlens)?
+        } else {
+            let q = query.forward(x, Activation::Identity)?;
+            tokens.select(&attention.forward(&q, &k, &v, context.cu_seqlens)?)?
+        };
+        // The row of each token in the local rows followed by the global ones.
+        let count = attended.dim(0)? as u32;
+        let mut rows: Vec<u32> = (0..count).collect();
+        for (row, token) in (count..).zip(&tokens.indices) {
+            rows[*token as usize] = row;
+        }
+        Rows::new(rows, x.device())?.select(&Tensor::cat(&[attended, &global], 0)?)
     }
 }
 

@@ -11,7 +11,9 @@ pub enum Component {
     RelativePositions,
     /// Linear layers of attention, norms of queries and keys, and projections across heads.
     Attention,
-    /// Linear layers of the feed-forward network, and parameters of its activation.
+    /// Linear layers and norms of the bottlenecks around the sublayers.
+    Bottlenecks,
+    /// Linear layers of the feed-forward networks, and parameters of their activation.
     FeedForward,
     /// Routers and experts of the layers that have them in place of a feed-forward network.
     Experts,
@@ -29,6 +31,7 @@ names!(Component {
     Embeddings => "embeddings",
     RelativePositions => "relative positions",
     Attention => "attention",
+    Bottlenecks => "bottlenecks",
     FeedForward => "feed-forward",
     Experts => "experts",
     Norms => "norms",
@@ -47,6 +50,7 @@ impl Component {
             "convolution" | "convolution_norm" => Component::Convolution,
             "pooler" => Component::Pooler,
             "final_norm" => Component::Norms,
+            "layers" if name.contains(".bottleneck.") => Component::Bottlenecks,
             "layers" if name.contains(".attention.") => Component::Attention,
             "layers" if module.ends_with("_norm") => Component::Norms,
             "layers" if module.ends_with(".router") || name.contains(".experts.") => Component::Experts,

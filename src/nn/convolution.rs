@@ -4,6 +4,7 @@ use anyhow::Result;
 use candle_core::Tensor;
 
 use super::norm::Norm;
+use super::rows::unfold;
 use super::{Activation, ConvolutionSpec, EncoderSpec, RaggedBatch, WeightSource};
 use crate::ops::linear::LinearWeights;
 
@@ -35,23 +36,8 @@ impl Convolution {
 
     /// `x` and `y` of `(T, H)` → `(T, H)`; each sequence is padded with zeros at both ends.
     pub(super) fn forward(&self, x: &Tensor, y: &Tensor, batch: &RaggedBatch) -> Result<Tensor> {
-        let (tokens, hidden_size) = x.dims2()?;
-        // Row `tokens` is the padding.
-        let zeros = Tensor::zeros((1, hidden_size), x.dtype(), x.device())?;
-        let x = Tensor::cat(&[x, &zeros], 0)?;
-        let padding = self.kernel_size / 2;
-        let mut rows = Vec::with_capacity(tokens * self.kernel_size);
-        for bounds in batch.cu_seqlens().windows(2) {
-            for token in bounds[0]..bounds[1] {
-                rows.extend((0..self.kernel_size).map(|offset| match token + offset {
-                    row if (bounds[0] + padding..bounds[1] + padding).contains(&row) => {
-                        (row - padding) as u32
-                    }
-                    _ => tokens as u32,
-                }));
-            }
-        }
-        let unfolded = x.index_select(&Tensor::new(rows, x.device())?, 0)?.reshape((tokens, ()))?;
+        let padding = (self.kernel_size / 2) as isize;
+        let unfolded = unfold(x, batch, -padding..=padding)?;
         self.norm.forward_residual(self.weights.forward(&unfolded, self.activation, None)?, y)
     }
 }

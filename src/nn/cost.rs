@@ -6,7 +6,7 @@
 use super::formula::{Formula, Symbol};
 use super::{
     Activation, Component, Disentangled, EmbeddingNorm, EncoderSpec, ExpertsSpec, HeadSpec, NormPlacement,
-    Positions, PostPoolingSpec, QkNorm, ScoreBias, SlidingWindow, TorchActivation,
+    Positions, PostPoolingSpec, ProjectedEmbeddings, QkNorm, ScoreBias, SlidingWindow, TorchActivation,
 };
 /// The parameters of a component.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,6 +64,10 @@ impl Work {
 /// letter there: the widths of queries, keys and values are `d` if they are the hidden size.
 struct Sizes {
     hidden: Formula,
+    /// Width of the sublayers.
+    width: Formula,
+    /// Inputs of the projection to values.
+    value_inputs: Formula,
     embedding: Formula,
     intermediate: Formula,
     heads: Formula,
@@ -103,8 +107,10 @@ impl Sizes {
         let key_heads = unless_equal(spec.key_value_heads, spec.heads, &heads, shared.clone());
         // Talking heads and grouped-query attention exclude each other.
         let stored_values = unless_equal(spec.key_value_heads, spec.heads, &value_heads, shared);
+        let bottleneck = symbol('B', spec.sublayer_width(), "bottleneck size");
+        let sublayer = unless_equal(spec.sublayer_width(), spec.hidden_size, &hidden, bottleneck);
         let width = |heads: &Formula, dim: &Formula| match heads * dim {
-            product if product.value() == spec.hidden_size => hidden.clone(),
+            product if product.value() == sublayer.value() => sublayer.clone(),
             product => product,
         };
         Sizes {
@@ -120,6 +126,8 @@ impl Sizes {
             value: width(&stored_values, &v_dim),
             attended: width(&value_heads, &v_dim),
             head_dim,
+            value_inputs: unless_equal(spec.value_inputs(), spec.sublayer_width(), &sublayer, hidden.clone()),
+            width: sublayer,
             hidden,
             heads,
             softmax_heads,
@@ -134,8 +142,8 @@ impl Sizes {
 
     /// Elements of the matrices of the query, key, value and output projections.
     fn attention_matrices(&self) -> Formula {
-        let Sizes { hidden, query, key, value, attended, .. } = self;
-        hidden * query + hidden * key + hidden * value + hidden * attended
+        let Sizes { width, value_inputs, query, key, value, attended, .. } = self;
+        width * query + width * key + value_inputs * value + width * attended
     }
 
     /// Elements of the projections across heads before and after the softmax: also their multiply-adds for
@@ -157,7 +165,22 @@ impl Sizes {
 
     /// Elements of the matrices of the feed-forward network.
     fn feed_forward_matrices(&self, spec: &EncoderSpec) -> Formula {
-        (&self.hidden * &self.intermediate).times(2 + usize::from(spec.gated))
+        (&self.width * &self.intermediate).times(2 + usize::from(spec.gated))
+    }
+
+    /// Elements of the projections of global attention to queries, keys and values.
+    fn global_projections(&self) -> Formula {
+        (&self.width * &self.query).times(3)
+    }
+
+    /// Elements of the matrices of so many bottlenecks of a layer.
+    fn bottleneck_matrices(&self, count: usize) -> Formula {
+        (&self.hidden * &self.width).times(count)
+    }
+
+    /// Inputs of the embedding projection.
+    fn projection_inputs(&self, spec: &EncoderSpec) -> Formula {
+        self.embedding.clone().times(spec.projection_inputs() / spec.embedding_size)
     }
 }
 
@@ -202,6 +225,7 @@ pub fn encoder_parameters(spec: &EncoderSpec) -> Vec<ComponentParameters> {
         _ => 2,
     };
     let final_norm = usize::from(spec.norm_placement.has_final_norm());
+    let layer_norms = layer_norms + spec.feed_forwards - 1;
     let norms = layer_norms * layers - usize::from(spec.skip_first_norm) + final_norm;
     let convolution = convolution_kernel(spec, &sizes)
         .map(|kernel| kernel + hidden.clone() + Sizes::norm(spec, hidden))
@@ -210,9 +234,14 @@ pub fn encoder_parameters(spec: &EncoderSpec) -> Vec<ComponentParameters> {
         (Component::Embeddings, embedding_parameters(spec, &sizes), 1),
         (Component::RelativePositions, relative_position_parameters(spec, &sizes), 1),
         (Component::Attention, attention_parameters(spec, &sizes), layers),
-        (Component::FeedForward, feed_forward_parameters(spec, &sizes), layers - expert_layers),
+        (Component::Bottlenecks, bottleneck_parameters(spec, &sizes), layers),
+        (
+            Component::FeedForward,
+            feed_forward_parameters(spec, &sizes),
+            (layers - expert_layers) * spec.feed_forwards,
+        ),
         (Component::Experts, sizes.experts(spec, |experts| experts.count) + hidden.clone(), expert_layers),
-        (Component::Norms, Sizes::norm(spec, hidden), norms),
+        (Component::Norms, Sizes::norm(spec, &sizes.width), norms),
         (Component::Convolution, convolution, 1),
     ];
     let component = |(component, each, copies)| ComponentParameters { component, each, copies };
@@ -222,18 +251,23 @@ pub fn encoder_parameters(spec: &EncoderSpec) -> Vec<ComponentParameters> {
 fn embedding_parameters(spec: &EncoderSpec, sizes: &Sizes) -> Formula {
     let Sizes { hidden, embedding, .. } = sizes;
     let is_learned = matches!(spec.positions, Positions::Learned(_));
-    let table =
-        |letter, rows: Option<usize>, meaning| &symbol(letter, rows.unwrap_or(0), meaning) * embedding;
+    let table = |letter, rows: Option<usize>, meaning, columns: &Formula| {
+        &symbol(letter, rows.unwrap_or(0), meaning) * columns
+    };
+    let others = match spec.projected {
+        ProjectedEmbeddings::Sum => embedding,
+        ProjectedEmbeddings::Token | ProjectedEmbeddings::Trigram => hidden,
+    };
     let norm = match spec.embedding_norm {
         EmbeddingNorm::None => Formula::default(),
         EmbeddingNorm::BeforeProjection => Sizes::norm(spec, embedding),
         EmbeddingNorm::AfterProjection => Sizes::norm(spec, hidden),
     };
-    let projection = embedding * hidden + hidden.clone().when(spec.bias.projection);
-    table('V', Some(spec.vocab_size), "vocabulary")
-        + table('P', is_learned.then_some(spec.max_positions), "positions")
-        + table('S', spec.token_types, "token types")
-        + table('Z', spec.task_types, "task types")
+    let projection = &sizes.projection_inputs(spec) * hidden + hidden.clone().when(spec.bias.projection);
+    table('V', Some(spec.vocab_size), "vocabulary", embedding)
+        + table('P', is_learned.then_some(spec.max_positions), "positions", others)
+        + table('S', spec.token_types, "token types", others)
+        + table('Z', spec.task_types, "task types", others)
         + norm
         + projection.when(spec.embedding_projection)
 }
@@ -254,11 +288,22 @@ fn relative_position_parameters(spec: &EncoderSpec, sizes: &Sizes) -> Formula {
     relative_embeddings(spec).map(parameters).unwrap_or_default()
 }
 
+/// The parameters of the bottlenecks of a layer.
+fn bottleneck_parameters(spec: &EncoderSpec, sizes: &Sizes) -> Formula {
+    let Some(bottleneck) = spec.bottleneck else { return Formula::default() };
+    let Sizes { hidden, width, .. } = sizes;
+    let inputs = 1 + usize::from(bottleneck.own_attention);
+    sizes.bottleneck_matrices(inputs + 1)
+        + (width.clone() + Sizes::norm(spec, width)).times(inputs)
+        + hidden.clone()
+        + Sizes::norm(spec, hidden)
+}
+
 fn attention_parameters(spec: &EncoderSpec, sizes: &Sizes) -> Formula {
-    let Sizes { hidden, query, key, value, .. } = sizes;
+    let Sizes { hidden, width, query, key, value, .. } = sizes;
     let biases = (query.clone() + value.clone()).when(spec.bias.query_value)
         + key.clone().when(spec.bias.key)
-        + hidden.clone().when(spec.bias.attention_output);
+        + width.clone().when(spec.bias.attention_output);
     let own_projections = match relative_embeddings(spec) {
         Some((_, terms, relative)) if !relative.shared_projections => {
             (hidden * query).times(terms) + query.clone().times(relative.projection_biases())
@@ -272,7 +317,11 @@ fn attention_parameters(spec: &EncoderSpec, sizes: &Sizes) -> Formula {
     };
     let relative_biases = relative_biases(spec, sizes).filter(|(_, per_layer)| *per_layer);
     let relative_biases = relative_biases.map(|(biases, _)| biases).unwrap_or_default();
+    let global = sizes.global_projections()
+        + query.clone().times(2).when(spec.bias.query_value)
+        + query.clone().when(spec.bias.key);
     sizes.attention_matrices()
+        + global.when(spec.global_tokens.is_some())
         + own_projections
         + biases
         + qk_norms
@@ -289,7 +338,7 @@ fn feed_forward_parameters(spec: &EncoderSpec, sizes: &Sizes) -> Formula {
     };
     sizes.feed_forward_matrices(spec)
         + up_biases
-        + sizes.hidden.clone().when(spec.bias.down)
+        + sizes.width.clone().when(spec.bias.down)
         + Formula::number(learned)
 }
 
@@ -347,23 +396,27 @@ fn module_matrices(module: &PostPoolingSpec) -> Formula {
 /// that of all pairs of tokens, as an implementation computes it that masks scores; see [`windowed_pairs`].
 pub fn encoder_work(spec: &EncoderSpec, tokens: usize) -> Vec<Work> {
     let sizes = Sizes::new(spec);
-    let Sizes { hidden, embedding, query, attended, .. } = &sizes;
+    let Sizes { hidden, query, attended, .. } = &sizes;
     let n = symbol('n', tokens, "tokens");
     let layers = spec.layers.saturating_mul(spec.layer_sharing.inner);
     let (rows, terms) =
         relative_embeddings(spec).map_or_else(Default::default, |(rows, terms, _)| (rows, terms));
     let kernel = convolution_kernel(spec, &sizes).unwrap_or_default();
-    let projection = (embedding * hidden).when(spec.embedding_projection);
+    let projection = (&sizes.projection_inputs(spec) * hidden).when(spec.embedding_projection);
+    let bottlenecks = spec
+        .bottleneck
+        .map_or(0, |bottleneck| 2 + usize::from(bottleneck.own_attention && !bottleneck.shared_input));
     let pair = query.clone() + attended.clone() + sizes.across_heads(spec);
     let parts = [
         ("embedding projection", Growth::Linear, &projection * &n, 1),
+        ("bottlenecks", Growth::Linear, &sizes.bottleneck_matrices(bottlenecks) * &n, layers),
         ("attention projections", Growth::Linear, &sizes.attention_matrices() * &n, layers),
         ("relative positions", Growth::Linear, (&(&rows * query) * &n).times(terms), layers),
         (
             "feed-forward",
             Growth::Linear,
             &sizes.feed_forward_matrices(spec) * &n,
-            layers - expert_layers(spec),
+            (layers - expert_layers(spec)) * spec.feed_forwards,
         ),
         (
             "experts",

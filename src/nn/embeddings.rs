@@ -6,9 +6,10 @@ use candle_core::{Device, Tensor};
 
 use super::linear::Linear;
 use super::norm::Norm;
+use super::rows::unfold;
 use super::{
-    Activation, Backend, EmbeddingNorm, EmbeddingTable, EncoderSpec, Numbering, Positions, RaggedBatch,
-    WeightSource,
+    Activation, Backend, EmbeddingNorm, EmbeddingTable, EncoderSpec, Numbering, Positions,
+    ProjectedEmbeddings, RaggedBatch, WeightSource,
 };
 use crate::ops::lookup::lookup_sum;
 
@@ -27,6 +28,7 @@ pub(super) struct Embeddings {
     /// On the sum of the tables.
     norm: Option<Norm>,
     projection: Option<Linear>,
+    projected: ProjectedEmbeddings,
     /// On the projected embeddings.
     projected_norm: Option<Norm>,
 }
@@ -43,15 +45,17 @@ impl Embeddings {
     /// `embeddings.projection`, those that the spec has.
     pub(super) fn load(source: &mut dyn WeightSource, spec: &EncoderSpec) -> Result<Self> {
         let width = spec.embedding_size;
-        let mut table = |name: &str, rows| source.table(&format!("embeddings.{name}.weight"), rows, width);
+        let mut table_of =
+            |name: &str, rows, width| source.table(&format!("embeddings.{name}.weight"), rows, width);
         let learned = matches!(spec.positions, Positions::Learned(_)).then_some(spec.max_positions);
-        let token = table("token", spec.vocab_size)?;
+        let token = table_of("token", spec.vocab_size, width)?;
+        let mut table = |name: &str, rows| table_of(name, rows, spec.other_embedding_size());
         let token_type = spec.token_types.map(|rows| table("token_type", rows)).transpose()?;
         let position = learned.map(|rows| table("position", rows)).transpose()?;
         let task_type = spec.task_types.map(|rows| table("task_type", rows)).transpose()?;
         let mut norm = |placement, width| {
             (spec.embedding_norm == placement)
-                .then(|| Norm::load(source, "embeddings.norm", width, spec.norm))
+                .then(|| Norm::load(source, "embeddings.norm", width, spec.output_norm()))
                 .transpose()
         };
         let table_norm = norm(EmbeddingNorm::BeforeProjection, width)?;
@@ -59,7 +63,8 @@ impl Embeddings {
         let projection = (spec.embedding_projection)
             .then(|| {
                 let bias = spec.bias.projection;
-                Linear::load(source, "embeddings.projection", width, spec.hidden_size, bias)
+                let inputs = spec.projection_inputs();
+                Linear::load(source, "embeddings.projection", inputs, spec.hidden_size, bias)
             })
             .transpose()?;
         let positions = spec.positions.clone();
@@ -74,6 +79,7 @@ impl Embeddings {
             token_dropout: spec.token_dropout,
             norm: table_norm,
             projection,
+            projected: spec.projected,
             projected_norm,
         })
     }
@@ -115,7 +121,17 @@ impl Embeddings {
         tables.extend(self.position.iter().chain(&sinusoids).map(|table| (table, &position_ids[..])));
         tables.extend(self.task_type.iter().map(|table| (table, &task_type_ids[..])));
         let (norm, device) = (self.norm.as_ref(), backend.device());
+        // What is added after the projection.
+        let mut others = None;
         let mut x = match self.token_dropout {
+            None if self.projected != ProjectedEmbeddings::Sum => {
+                others = (tables.len() > 1).then(|| lookup_sum(&tables[1..], None, &device)).transpose()?;
+                let x = lookup_sum(&tables[..1], None, &device)?;
+                match self.projected {
+                    ProjectedEmbeddings::Trigram => unfold(&x, batch, [1, 0, -1].into_iter())?,
+                    _ => x,
+                }
+            }
             None => lookup_sum(&tables, norm.map(Norm::weights), &device)?,
             Some(mask_token) => {
                 let factors = batch.token_dropout(mask_token);
@@ -131,9 +147,13 @@ impl Embeddings {
         if let Some(scale) = self.scale {
             x = (x * scale)?;
         }
-        if let Some(projection) = &self.projection {
-            x = projection.forward(&x, Activation::Identity)?;
-        }
+        x = match (&self.projection, &others) {
+            (Some(projection), others) => {
+                projection.forward_residual(&x, Activation::Identity, others.as_ref())?
+            }
+            (None, Some(others)) => (x + others)?,
+            (None, None) => x,
+        };
         match &self.projected_norm {
             Some(norm) => norm.forward(x),
             None => Ok(x),

@@ -16,7 +16,8 @@ use super::relative_position::{RelativeBias, RelativeEmbeddings};
 use super::rotary::RotaryEmbedding;
 use super::rows::{PrefixTree, Selection};
 use super::{
-    AttentionWeights, Backend, ChangeCheck, EncoderSpec, Numbering, RaggedBatch, TalkingHeads, WeightSource,
+    AttentionWeights, Backend, ChangeCheck, EncoderSpec, GlobalTokens, Numbering, RaggedBatch, TalkingHeads,
+    WeightSource,
 };
 use crate::ops::attention::{AttentionWindow, query_tiles};
 use crate::ops::gpu::{AttentionVariant, synchronize};
@@ -116,7 +117,8 @@ impl Encoder {
     /// qualify.
     pub fn may_overlap(&self) -> bool {
         let spec = &self.spec;
-        let widths = [spec.embedding_size, spec.hidden_size, spec.intermediate_size];
+        let widths =
+            [spec.projection_inputs(), spec.hidden_size, spec.sublayer_width(), spec.intermediate_size];
         let attention = AttentionVariant {
             qk_head_dim: spec.qk_head_dim,
             v_head_dim: spec.v_head_dim,
@@ -226,10 +228,17 @@ impl Encoder {
             |stage: Stage, hidden: &Tensor| observe.as_mut().map_or(Ok(()), |observe| observe(stage, hidden));
         observe(Stage::Embeddings, &hidden)?;
         let embeddings = self.convolution.as_ref().map(|_| hidden.clone());
-        let global = self.context(batch, tree, &positions, None)?;
+        let global_tokens = self.spec.global_tokens.map(|tokens| global_lengths(batch, tokens));
+        let global_tokens = global_tokens.as_deref();
+        ensure!(
+            global_tokens.is_none() || observe_attention.is_none(),
+            "attention weights of global attention are not supported"
+        );
+        let global = self.context(batch, tree, &positions, None, global_tokens)?;
         let window = self.spec.mask.sliding_window.as_ref();
-        let local =
-            window.map(|window| self.context(batch, tree, &positions, Some(window.radius))).transpose()?;
+        let local = window
+            .map(|window| self.context(batch, tree, &positions, Some(window.radius), global_tokens))
+            .transpose()?;
         let selection = selected.map(|tokens| Selection::new(tokens, tree, &device)).transpose()?;
         // The layer after which only the selected tokens are left; a convolution needs all of them after the
         // first.
@@ -293,6 +302,7 @@ impl Encoder {
         tree: Option<&'a PrefixTree>,
         positions: &'a [u32],
         radius: Option<usize>,
+        global_tokens: Option<&'a [usize]>,
     ) -> Result<AttentionContext<'a>> {
         let (max_seqlen, device) = (batch.max_seqlen(), self.backend.device());
         let window_left = radius.unwrap_or(usize::MAX);
@@ -305,6 +315,7 @@ impl Encoder {
         Ok(AttentionContext {
             cu_seqlens: batch.cu_seqlens(),
             key_lengths: batch.key_lengths(),
+            global_tokens,
             tiles: self.backend.is_gpu().then(|| query_tiles(batch.cu_seqlens(), &device)).transpose()?,
             tree,
             rotation_rows: rows.map_or(Cow::Borrowed(positions), Cow::Owned),
@@ -343,4 +354,9 @@ impl Encoder {
         }
         Ok(())
     }
+}
+
+/// How many tokens of each sequence have global attention, `(N)`.
+fn global_lengths(batch: &RaggedBatch, tokens: GlobalTokens) -> Vec<usize> {
+    batch.cu_seqlens().windows(2).map(|bounds| tokens.count(&batch.ids()[bounds[0]..bounds[1]])).collect()
 }

@@ -54,7 +54,7 @@ impl DenseFeedForward {
     /// Loads `NAME.{up,down}`, `NAME.gate` if the spec is gated, and the weights of `NAME.activation` if it
     /// has any.
     fn load(source: &mut dyn WeightSource, name: &str, spec: &EncoderSpec) -> Result<Self> {
-        let (hidden, intermediate, bias) = (spec.hidden_size, spec.intermediate_size, spec.bias);
+        let (hidden, intermediate, bias) = (spec.sublayer_width(), spec.intermediate_size, spec.bias);
         let mut linear = |module: &str, inputs, outputs, bias| {
             Linear::load(source, &format!("{name}.{module}"), inputs, outputs, bias)
         };

@@ -6,18 +6,20 @@ use anyhow::Result;
 use candle_core::Tensor;
 
 use super::attention::{AttentionContext, SelfAttention};
+use super::bottleneck::{Bottleneck, Narrowed};
 use super::feed_forward::FeedForward;
 use super::norm::Norm;
 use super::relative_position::RelativeEmbeddings;
 use super::rows::Selection;
 use super::{AttentionWeights, EncoderSpec, NormPlacement, WeightSource};
 
-/// Self-attention, then the feed-forward network, each inside a residual connection.
+/// Self-attention, then feed-forward networks, in nearly all models one, each inside a residual
+/// connection.
 pub(super) struct Layer {
+    bottleneck: Option<Bottleneck>,
     attention: SelfAttention,
     attention_residual: Residual,
-    feed_forward: FeedForward,
-    feed_forward_residual: Residual,
+    feed_forwards: Vec<(FeedForward, Residual)>,
 }
 
 /// A residual connection with its norms: after the sum (post-norm, Vaswani et al. 2017), before the sublayer
@@ -34,7 +36,9 @@ struct Residual {
 impl Layer {
     /// Loads `NAME.{attention,attention_norm,feed_forward,feed_forward_norm}`, and
     /// `NAME.{attention,feed_forward}_output_norm` where the spec has them. Some specs skip the attention
-    /// norm of the first layer. `index` counts the sets of weights.
+    /// norm of the first layer. All feed-forward networks but the last one are
+    /// `NAME.stacked.N.feed_forward`, and a bottleneck is `NAME.bottleneck`. `index` counts the sets of
+    /// weights.
     pub(super) fn load(
         source: &mut dyn WeightSource,
         name: &str,
@@ -43,31 +47,39 @@ impl Layer {
         index: usize,
     ) -> Result<Self> {
         let is_first = index == 0;
-        let mut residual = |sublayer: &str, has_norm: bool| -> Result<Residual> {
+        let residual = |source: &mut dyn WeightSource, sublayer: &str, spec_of_norm, has_norm: bool| {
             let mut norm = |module: &str, has_norm: bool| {
                 let name = format!("{name}.{sublayer}_{module}");
-                has_norm.then(|| Norm::load(source, &name, spec.hidden_size, spec.norm)).transpose()
+                has_norm.then(|| Norm::load(source, &name, spec.sublayer_width(), spec_of_norm)).transpose()
             };
             let has_output_norm = match spec.norm_placement {
                 NormPlacement::SandwichAndFinal => true,
                 NormPlacement::NestedPost => sublayer == "attention",
                 _ => false,
             };
-            Ok(Residual {
+            anyhow::Ok(Residual {
                 norm: norm("norm", has_norm)?,
                 is_post_norm: spec.norm_placement.is_post_norm(),
                 output_norm: norm("output_norm", has_output_norm)?,
                 scale: spec.residual_scale,
             })
         };
-        let attention_residual = residual("attention", !(is_first && spec.skip_first_norm))?;
-        let feed_forward_residual = residual("feed_forward", true)?;
-        Ok(Layer {
-            attention: SelfAttention::load(source, &format!("{name}.attention"), spec, relative, index)?,
-            attention_residual,
-            feed_forward: FeedForward::load(source, &format!("{name}.feed_forward"), spec, index)?,
-            feed_forward_residual,
-        })
+        let attention_residual =
+            residual(source, "attention", spec.norm, !(is_first && spec.skip_first_norm))?;
+        let attention = SelfAttention::load(source, &format!("{name}.attention"), spec, relative, index)?;
+        let mut feed_forward = |sublayer: &str, spec_of_norm| -> Result<_> {
+            let network = FeedForward::load(source, &format!("{name}.{sublayer}"), spec, index)?;
+            Ok((network, residual(source, sublayer, spec_of_norm, true)?))
+        };
+        let mut feed_forwards = (1..spec.feed_forwards)
+            .map(|number| feed_forward(&format!("stacked.{}.feed_forward", number - 1), spec.norm))
+            .collect::<Result<Vec<_>>>()?;
+        feed_forwards.push(feed_forward("feed_forward", spec.output_norm())?);
+        let bottleneck = spec.bottleneck.as_ref();
+        let bottleneck = bottleneck
+            .map(|bottleneck| Bottleneck::load(source, &format!("{name}.bottleneck"), spec, bottleneck))
+            .transpose()?;
+        Ok(Layer { bottleneck, attention, attention_residual, feed_forwards })
     }
 
     /// `(T, H)` → `(T, H)`, or `(R, H)` for selected tokens. Appends the attention weights to `kept`, if it
@@ -79,11 +91,36 @@ impl Layer {
         selection: Option<&Selection>,
         kept: Option<&mut Vec<AttentionWeights>>,
     ) -> Result<Tensor> {
-        let attend = |x: &Tensor, residual: Option<&Tensor>| {
-            self.attention.forward(x, context, selection, residual, kept)
+        let Some(bottleneck) = &self.bottleneck else {
+            return self.sublayers(x, None, context, selection, kept);
         };
-        let x = self.attention_residual.forward(x, selection, attend)?;
-        self.feed_forward_residual.forward(&x, None, |x, residual| self.feed_forward.forward(x, residual))
+        let Narrowed { residual, attention } = bottleneck.narrow(x)?;
+        let y = self.sublayers(&residual, Some(&attention), context, selection, kept)?;
+        match selection {
+            Some(selection) => bottleneck.widen(&y, &selection.hidden.select(x)?),
+            None => bottleneck.widen(&y, x),
+        }
+    }
+
+    /// Attention and the feed-forward networks. `inputs` are those of queries and keys, and of values,
+    /// where they are not `x`.
+    fn sublayers(
+        &self,
+        x: &Tensor,
+        inputs: Option<&[Tensor; 2]>,
+        context: &AttentionContext,
+        selection: Option<&Selection>,
+        kept: Option<&mut Vec<AttentionWeights>>,
+    ) -> Result<Tensor> {
+        let attend = |x: &Tensor, residual: Option<&Tensor>| {
+            let (x, values) = inputs.map_or((x, None), |[x, values]| (x, Some(values)));
+            self.attention.forward(x, values, context, selection, residual, kept)
+        };
+        let mut x = self.attention_residual.forward(x, selection, attend)?;
+        for (network, residual) in &self.feed_forwards {
+            x = residual.forward(&x, None, |x, residual| network.forward(x, residual))?;
+        }
+        Ok(x)
     }
 }
 

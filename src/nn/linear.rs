@@ -14,7 +14,12 @@ pub(super) struct Linear {
 impl Linear {
     /// A layer of a matrix `(out_features, in_features)`, without a bias.
     pub(super) fn new(matrix: Matrix) -> Result<Self> {
-        Ok(Linear { weights: LinearWeights::new(matrix, None)? })
+        Self::with_bias(matrix, None)
+    }
+
+    /// A layer of a matrix `(out_features, in_features)` and a bias of `(out_features)`, if it has one.
+    pub(super) fn with_bias(matrix: Matrix, bias: Option<Tensor>) -> Result<Self> {
+        Ok(Linear { weights: LinearWeights::new(matrix, bias)? })
     }
 
     /// Loads `NAME.weight` of `(out_features, in_features)` and, if the layer has one, `NAME.bias` of
@@ -40,7 +45,7 @@ impl Linear {
     ) -> Result<Self> {
         let matrix = source.matrix(weight, out_features, in_features)?;
         let bias = bias.map(|bias| source.tensor(bias, &[out_features])).transpose()?;
-        Ok(Linear { weights: LinearWeights::new(matrix, bias)? })
+        Self::with_bias(matrix, bias)
     }
 
     /// Applies `reduce` to the outputs `x Wᵀ + b` in blocks of columns, of which each thread holds one at a

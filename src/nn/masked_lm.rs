@@ -7,7 +7,7 @@ use candle_core::Tensor;
 
 use super::head_transform::{HeadTransform, TransformSpec, on_cpu};
 use super::linear::Linear;
-use super::{Activation, WeightSource};
+use super::{Activation, Matrix, WeightSource, placeholder};
 use crate::ops::linear::COLUMN_BLOCK_VALUES;
 
 /// The computation of a masked-LM head.
@@ -21,6 +21,9 @@ pub struct MaskedLmSpec {
     pub width: usize,
     /// Rows of the decoder.
     pub vocab_size: usize,
+    /// Inputs of the decoder beyond those of the token embeddings, which have a matrix of their own,
+    /// `(inputs, V)`.
+    pub further_inputs: usize,
     /// Whether the matrix of the decoder is that of the token embeddings, unless a checkpoint has both.
     pub is_tied: bool,
     /// Whether the decoder has a bias.
@@ -49,9 +52,10 @@ const TOKENS: usize = 48;
 
 impl MaskedLmHead {
     /// Loads `MODULE.dense` of `(width, H)`, `MODULE.norm` of `(width)`, `MODULE.decoder.weight` or
-    /// `embeddings.token.weight` of `(V, width)`, and `MODULE.bias` or `MODULE.decoder.bias` of `(V)`. The
-    /// packed matrix of the decoder takes `V · width` values of memory; embeddings are read from the file, so
-    /// that a tied matrix is in memory once.
+    /// `embeddings.token.weight` of `(V, width)`, or less `MODULE.further.weight` of `(further inputs,
+    /// V)`, and `MODULE.bias` or `MODULE.decoder.bias` of `(V)`. The packed matrix of the decoder takes `V
+    /// · width` values of memory; embeddings are read from the file, so that a tied matrix is in memory
+    /// once.
     ///
     /// # Errors
     /// If the source fails.
@@ -77,7 +81,15 @@ impl MaskedLmHead {
         }
         let bias = biases.iter().find(|bias| source.has(bias)).unwrap_or(&biases[0]);
         let bias = spec.bias.then_some(bias.as_str());
-        let decoder = Linear::load_tensors(source, weight, bias, spec.width, spec.vocab_size)?;
+        let decoder = match spec.further_inputs {
+            0 => Linear::load_tensors(source, weight, bias, spec.width, spec.vocab_size)?,
+            further => {
+                let names = [weight, &format!("{module}.further.weight")];
+                let matrix = side_by_side(source, names, spec.vocab_size, [spec.width - further, further])?;
+                let bias = bias.map(|bias| source.tensor(bias, &[spec.vocab_size])).transpose()?;
+                Linear::with_bias(matrix, bias)?
+            }
+        };
         Ok(MaskedLmHead { transform, decoder, spec: *spec })
     }
 
@@ -149,6 +161,22 @@ impl MaskedLmHead {
             None => Ok(x.clone()),
         }
     }
+}
+
+/// The matrix of `(rows, left + right)` whose right part is stored transposed.
+fn side_by_side(
+    source: &mut dyn WeightSource,
+    names: [&str; 2],
+    rows: usize,
+    [left, right]: [usize; 2],
+) -> Result<Matrix> {
+    let parts = [source.tensor(names[0], &[rows, left])?, source.tensor(names[1], &[right, rows])?];
+    // A placeholder, whose sizes no file has confirmed, takes no memory only as it is.
+    if parts.iter().any(|part| !part.is_contiguous()) {
+        return Ok(Matrix::Tensor(placeholder(&[rows, left.saturating_add(right)])?));
+    }
+    let matrix = Tensor::cat(&[&parts[0], &parts[1].t()?], 1)?.contiguous()?;
+    Ok(Matrix::new(matrix, source.backend())?)
 }
 
 impl SpladeSpec {

@@ -7,6 +7,7 @@
 //! in a checkpoint or on the model type.
 
 mod attention;
+mod bottleneck;
 mod causal_lm;
 mod classification;
 mod component;
@@ -61,9 +62,10 @@ pub use pooling::{LEXICAL, MULTI_VECTOR, OutputKind, Pool, Pooling, SPLADE};
 pub use post_pooling::{Dense, PostPooling, PostPoolingSpec, VectorStep, apply_to_tokens, is_normalized};
 pub use ragged_batch::RaggedBatch;
 pub use spec::{
-    Biases, ConvolutionSpec, Disentangled, EmbeddingNorm, EncoderSpec, ExpertsSpec, Frequencies,
-    LayerSharing, Mask, NormPlacement, NormSpec, Numbering, PooledToken, PoolerDense, PoolerSpec, Positions,
-    QkNorm, Rotary, RotaryLayout, RotaryScaling, ScoreBias, SlidingWindow, TalkingHeads,
+    Biases, BottleneckSpec, ConvolutionSpec, Disentangled, EmbeddingNorm, EncoderSpec, ExpertsSpec,
+    Frequencies, GlobalTokens, LayerSharing, MAX_FEED_FORWARDS, Mask, NormPlacement, NormSpec, Numbering,
+    PooledToken, PoolerDense, PoolerSpec, Positions, ProjectedEmbeddings, QkNorm, Rotary, RotaryLayout,
+    RotaryScaling, ScoreBias, SlidingWindow, TalkingHeads,
 };
 pub use task_head::{HeadKind, HeadSpec, TaskHead};
 pub use token_head::{TokenHead, TokenHeadSpec};

@@ -6,7 +6,8 @@ use candle_core::Tensor;
 use super::{NormSpec, WeightSource};
 use crate::ops::add_norm::{NormWeights, add_norm};
 
-/// LayerNorm (Ba et al. 2016), with or without a bias, or RMSNorm (Zhang & Sennrich 2019).
+/// LayerNorm (Ba et al. 2016), with or without a bias, RMSNorm (Zhang & Sennrich 2019) or NoNorm (Sun et
+/// al. 2020).
 pub struct Norm {
     weights: NormWeights,
 }

@@ -77,6 +77,30 @@ fn prefix_nodes(batch: &RaggedBatch) -> [Vec<u32>; 2] {
     [nodes, tokens]
 }
 
+/// The rows of the tokens at these offsets from each token of a batch, side by side: `(T, H)` →
+/// `(T, offsets · H)`; zeros where a sequence has no such token.
+pub(super) fn unfold(
+    x: &Tensor,
+    batch: &RaggedBatch,
+    offsets: impl Iterator<Item = isize> + Clone,
+) -> Result<Tensor> {
+    let (tokens, width) = x.dims2()?;
+    // The row after those of the tokens.
+    let zeros = Tensor::zeros((1, width), x.dtype(), x.device())?;
+    let mut rows = Vec::new();
+    for bounds in batch.cu_seqlens().windows(2) {
+        let sequence = bounds[0]..bounds[1];
+        for token in sequence.clone() {
+            rows.extend(offsets.clone().map(|offset| match token.checked_add_signed(offset) {
+                Some(row) if sequence.contains(&row) => row as u32,
+                _ => tokens as u32,
+            }));
+        }
+    }
+    let rows = Tensor::new(rows, x.device())?;
+    Ok(Tensor::cat(&[x, &zeros], 0)?.index_select(&rows, 0)?.reshape((tokens, ()))?)
+}
+
 /// The tokens that the last layer is computed for.
 pub(super) struct Selection {
     /// Their rows in the batch, `(R)`.

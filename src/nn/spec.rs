@@ -4,6 +4,9 @@ use anyhow::{Result, ensure};
 
 use super::{Activation, NormKind};
 
+/// Feed-forward networks that a layer may have.
+pub const MAX_FEED_FORWARDS: usize = 64;
+
 /// An encoder: embeddings, then layers of multi-head attention and a feed-forward network (Vaswani et al.
 /// 2017, Devlin et al. 2019).
 ///
@@ -18,6 +21,8 @@ pub struct EncoderSpec {
     pub embedding_size: usize,
     /// Whether a linear layer projects from `embedding_size` to `hidden_size`; required where they differ.
     pub embedding_projection: bool,
+    /// What the projection is of.
+    pub projected: ProjectedEmbeddings,
     /// Position encoding.
     pub positions: Positions,
     /// Rows of the position table; without one, the number of positions that the model was made for.
@@ -52,6 +57,11 @@ pub struct EncoderSpec {
     pub skip_first_norm: bool,
     /// The norms of all layers.
     pub norm: NormSpec,
+    /// The eps of the norms of the embeddings and of the last feed-forward network of a layer; `None`:
+    /// that of the others.
+    pub output_norm_eps: Option<f64>,
+    /// The bottlenecks around the sublayers of a layer.
+    pub bottleneck: Option<BottleneckSpec>,
     /// Query heads.
     pub heads: usize,
     /// Key and value heads; each serves `heads / key_value_heads` consecutive query heads (grouped-query
@@ -79,10 +89,14 @@ pub struct EncoderSpec {
     pub score_bias: ScoreBias,
     /// Attention mask.
     pub mask: Mask,
+    /// The tokens with global attention.
+    pub global_tokens: Option<GlobalTokens>,
     /// Convolution beside the first layer (He et al. 2021, nGiE).
     pub convolution: Option<ConvolutionSpec>,
     /// Which linear layers have a bias.
     pub bias: Biases,
+    /// Feed-forward networks of a layer, each in a residual connection of its own (Sun et al. 2020, §3.2).
+    pub feed_forwards: usize,
     /// Whether the feed-forward network is gated: `down(f(gate(x)) ∘ up(x))` (Shazeer 2020).
     pub gated: bool,
     /// Width of the feed-forward network between `up` and `down`.
@@ -305,6 +319,31 @@ pub enum RotaryScaling {
     },
 }
 
+/// What the embedding projection is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProjectedEmbeddings {
+    /// The sum of all embeddings.
+    Sum,
+    /// The token embedding; the others have the hidden size and are added after the projection.
+    Token,
+    /// As [`ProjectedEmbeddings::Token`], of the embeddings of the next token, the token and the previous
+    /// one, which are concatenated (Sun et al. 2020, §3.2).
+    Trigram,
+}
+
+/// Bottlenecks (Sun et al. 2020, §3.1): linear layers with a norm before and after the sublayers of
+/// a layer, which compute at a smaller width.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BottleneckSpec {
+    /// Width of the hidden states between the bottlenecks.
+    pub width: usize,
+    /// Whether queries and keys have a bottleneck of their own.
+    pub own_attention: bool,
+    /// Whether queries, keys and values have the input of the residual connection; then those of their own
+    /// are not used, and otherwise values have the hidden states.
+    pub shared_input: bool,
+}
+
 /// Where the embedding layer has its norm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EmbeddingNorm {
@@ -435,6 +474,26 @@ pub struct SlidingWindow {
     pub layers: Vec<bool>,
 }
 
+/// Tokens with global attention, the first ones of a sequence: they attend to all tokens, by projections
+/// of their own, and all tokens attend to them beside those of the sliding window (Beltagy et al. 2020).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GlobalTokens {
+    /// The first one.
+    First,
+    /// Those before the first one with this id.
+    Before(u32),
+}
+
+impl GlobalTokens {
+    /// How many tokens of a sequence with these ids have global attention.
+    pub fn count(self, ids: &[u32]) -> usize {
+        match self {
+            GlobalTokens::First => 1,
+            GlobalTokens::Before(separator) => ids.iter().position(|id| *id == separator).unwrap_or(0),
+        }
+    }
+}
+
 /// A 1-D convolution along a sequence.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ConvolutionSpec {
@@ -518,6 +577,7 @@ impl EncoderSpec {
             vocab_size,
             embedding_size: hidden_size,
             embedding_projection: false,
+            projected: ProjectedEmbeddings::Sum,
             positions: Positions::None,
             max_positions,
             sequence_limit: None,
@@ -532,6 +592,8 @@ impl EncoderSpec {
             norm_placement: NormPlacement::Post,
             skip_first_norm: false,
             norm: NormSpec { kind: NormKind::Layer, bias: false, unit_offset: false, eps: 0.0 },
+            output_norm_eps: None,
+            bottleneck: None,
             heads: 1,
             key_value_heads: 1,
             qk_head_dim: 1,
@@ -543,8 +605,10 @@ impl EncoderSpec {
             talking_heads: TalkingHeads::default(),
             score_bias: ScoreBias::None,
             mask: Mask { causal: false, sliding_window: None },
+            global_tokens: None,
             convolution: None,
             bias: Biases::NONE,
+            feed_forwards: 1,
             gated: false,
             intermediate_size: 1,
             activation: Activation::Identity,
@@ -552,6 +616,40 @@ impl EncoderSpec {
             pooler: PoolerSpec::of_bert(hidden_size),
             padding: None,
         }
+    }
+
+    /// Width of the sublayers' inputs and outputs: the hidden size, unless there are bottlenecks.
+    pub fn sublayer_width(&self) -> usize {
+        self.bottleneck.map_or(self.hidden_size, |bottleneck| bottleneck.width)
+    }
+
+    /// Width of the inputs of the projection to values.
+    pub fn value_inputs(&self) -> usize {
+        match self.bottleneck {
+            Some(bottleneck) if bottleneck.shared_input => bottleneck.width,
+            _ => self.hidden_size,
+        }
+    }
+
+    /// Inputs of the embedding projection.
+    pub fn projection_inputs(&self) -> usize {
+        match self.projected {
+            ProjectedEmbeddings::Trigram => self.embedding_size.saturating_mul(3),
+            ProjectedEmbeddings::Sum | ProjectedEmbeddings::Token => self.embedding_size,
+        }
+    }
+
+    /// Columns of the tables of positions and of token and task types.
+    pub fn other_embedding_size(&self) -> usize {
+        match self.projected {
+            ProjectedEmbeddings::Sum => self.embedding_size,
+            ProjectedEmbeddings::Token | ProjectedEmbeddings::Trigram => self.hidden_size,
+        }
+    }
+
+    /// The norms of the embeddings and of the last feed-forward network of a layer.
+    pub fn output_norm(&self) -> NormSpec {
+        NormSpec { eps: self.output_norm_eps.unwrap_or(self.norm.eps), ..self.norm }
     }
 
     /// Whether the vector of a token does not depend on others: there are no layers.
@@ -638,6 +736,7 @@ impl EncoderSpec {
             self.hidden_size,
             self.embedding_size,
             self.intermediate_size,
+            self.sublayer_width(),
             self.qk_head_dim,
             self.v_head_dim,
             self.softmax_heads(),
@@ -652,6 +751,36 @@ impl EncoderSpec {
         ensure!(
             self.residual_scale.is_none() || self.norm_placement == NormPlacement::PreAndFinal,
             "a factor on the outputs of sublayers without pre-norm is not supported"
+        );
+        ensure!(
+            self.projected == ProjectedEmbeddings::Sum
+                || (self.embedding_norm != EmbeddingNorm::BeforeProjection
+                    && self.positions != Positions::Sinusoidal
+                    && self.token_dropout.is_none()),
+            "embeddings that are added after the projection have no norm before it, no sinusoids and no dropout"
+        );
+        let is_plain = self.norm_placement == NormPlacement::Post
+            && self.score_bias == ScoreBias::None
+            && self.experts.is_none();
+        ensure!(
+            (1..=MAX_FEED_FORWARDS).contains(&self.feed_forwards)
+                && (is_plain || self.bottleneck.is_none() && self.feed_forwards == 1),
+            "bottlenecks and {} feed-forward networks are supported in post-norm layers without biases on scores and without experts",
+            self.feed_forwards
+        );
+        ensure!(
+            self.global_tokens.is_none()
+                || self.score_bias == ScoreBias::None
+                    && matches!(
+                        self.positions,
+                        Positions::Learned(_) | Positions::Sinusoidal | Positions::None
+                    )
+                    && self.qk_norm == QkNorm::None
+                    && self.key_value_heads == self.heads
+                    && self.talking_heads == TalkingHeads::default()
+                    && self.bottleneck.is_none()
+                    && !self.mask.causal,
+            "global attention is supported in encoders without variations of attention but a window"
         );
         let skips = self.skip_first_norm && self.norm_placement.is_post_norm();
         ensure!(!skips, "only pre-norm layers can skip the first norm");

@@ -1,4 +1,4 @@
-//! LayerNorm and RMSNorm over the hidden size, with the residual connection before them.
+//! LayerNorm, RMSNorm and NoNorm over the hidden size, with the residual connection before them.
 
 use candle_core::{CpuStorage, D, DType, InplaceOp1, Layout, Result, Tensor};
 use rayon::prelude::*;
@@ -12,7 +12,7 @@ pub use crate::kernels::norm::NormKind;
 
 /// The parameters of a norm.
 pub struct NormWeights {
-    /// LayerNorm or RMSNorm.
+    /// What is normalised.
     pub kind: NormKind,
     /// `(H)`.
     pub weight: Tensor,
@@ -28,6 +28,7 @@ impl NormWeights {
         match self.kind {
             NormKind::Layer => 0,
             NormKind::RootMeanSquare => 1,
+            NormKind::Affine => 2,
         }
     }
 
@@ -109,8 +110,11 @@ pub fn reference(x: &Tensor, residual: Option<&Tensor>, norm: &NormWeights) -> R
     if norm.kind == NormKind::Layer {
         x = x.broadcast_sub(&x.mean_keepdim(D::Minus1)?)?;
     }
-    let square = (x.sqr()?.mean_keepdim(D::Minus1)? + norm.eps)?;
-    let x = x.broadcast_div(&square.sqrt()?)?.broadcast_mul(&wide(&norm.weight)?)?;
+    if norm.kind != NormKind::Affine {
+        let square = (x.sqr()?.mean_keepdim(D::Minus1)? + norm.eps)?;
+        x = x.broadcast_div(&square.sqrt()?)?;
+    }
+    let x = x.broadcast_mul(&wide(&norm.weight)?)?;
     let x = match &norm.bias {
         Some(bias) => x.broadcast_add(&wide(bias)?)?,
         None => x,

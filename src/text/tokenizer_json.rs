@@ -49,6 +49,7 @@ const CLASS_OF_MODEL_TYPE: &[(&str, &str)] = &[
     ("ministral", BACKEND_CLASS),
     ("ministral3", BACKEND_CLASS),
     ("mistral", BACKEND_CLASS),
+    ("mobilebert", "MobileBertTokenizer"),
     ("modernbert", BACKEND_CLASS),
     ("mpnet", "MPNetTokenizer"),
     ("mt5", "T5Tokenizer"),

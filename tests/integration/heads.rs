@@ -43,7 +43,7 @@ fn models() -> Vec<String> {
     let entries = fs::read_dir(fixture("heads")).unwrap();
     let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let names: Vec<String> = names.collect();
-    assert_eq!(names.len(), 42);
+    assert_eq!(names.len(), 45);
     names
 }
 

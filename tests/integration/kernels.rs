@@ -1022,7 +1022,7 @@ fn norms_match_f64() {
         for width in WIDTHS {
             let (x, residual) = (values(1, 3 * width), values(2, 3 * width));
             let (weight, bias) = (values(3, width), values(4, width));
-            for kind in [NormKind::Layer, NormKind::RootMeanSquare] {
+            for kind in [NormKind::Layer, NormKind::RootMeanSquare, NormKind::Affine] {
                 for (residual, bias) in
                     [(&residual[..], &bias[..]), (&[], &bias), (&residual, &[]), (&[], &[])]
                 {
@@ -1036,11 +1036,12 @@ fn norms_match_f64() {
                         };
                         let mean = match kind {
                             NormKind::Layer => (0..width).map(at).sum::<f64>() / width as f64,
-                            NormKind::RootMeanSquare => 0.0,
+                            NormKind::RootMeanSquare | NormKind::Affine => 0.0,
                         };
                         let square = (0..width).map(|i| (at(i) - mean).powi(2)).sum::<f64>() / width as f64;
+                        let deviation = if kind == NormKind::Affine { 1.0 } else { (square + 1e-3).sqrt() };
                         expected.extend((0..width).map(|i| {
-                            let y = (at(i) - mean) / (square + 1e-3).sqrt() * f64::from(weight[i]);
+                            let y = (at(i) - mean) / deviation * f64::from(weight[i]);
                             y + f64::from(bias.get(i).copied().unwrap_or(0.0))
                         }));
                     }

@@ -91,7 +91,7 @@ fn norms_match_the_reference() {
         for width in [1, 15, 16, 17, 384] {
             let (x, residual) = (tensor(1, &[rows, width]), tensor(2, &[rows, width]));
             for residual in [None, Some(&residual)] {
-                for kind in [NormKind::Layer, NormKind::RootMeanSquare] {
+                for kind in [NormKind::Layer, NormKind::RootMeanSquare, NormKind::Affine] {
                     for norm in [norm(kind, width, true, 1e-5), norm(kind, width, false, 1e-3)] {
                         let expected = add_norm::reference(&x, residual, &norm).unwrap();
                         let found = add_norm::add_norm(x.copy().unwrap(), residual, &norm).unwrap();
@@ -210,6 +210,25 @@ fn attention_windows_match_the_reference() {
             compare(&attention, lengths, 6, 2, 6);
         }
     }
+}
+
+/// Keys at the beginning of a sequence that all queries see beside their window.
+#[test]
+fn attention_with_a_prefix_matches_the_reference() {
+    for lengths in LENGTHS.into_iter().chain([&[1700, 900][..]]) {
+        for (left, right) in [(0, 0), (3, 3), (40, 40), (100, 60), (usize::MAX, usize::MAX)] {
+            for prefix in [0, 1, 7, 50] {
+                let prefix_lengths: Vec<usize> = lengths.iter().map(|n| prefix.min(*n)).collect();
+                let window = AttentionWindow { left, right };
+                let prefix_lengths = Some(&prefix_lengths[..]);
+                let attention = Attention { window, prefix_lengths, ..Attention::plain(2, 6) };
+                compare(&attention, lengths, 6, 2, 6);
+            }
+        }
+    }
+    let x = tensor(1, &[3, 4]);
+    let attention = Attention { prefix_lengths: Some(&[4]), ..Attention::plain(2, 2) };
+    assert!(attention.forward(&x, &x, &x, &[0, 3]).is_err(), "a prefix is no longer than its sequence");
 }
 
 /// `−slope · |j − i|` for each head, for sequences of up to `tokens` tokens.

@@ -1,5 +1,5 @@
-// LayerNorm (Ba et al. 2016) and RMSNorm (Zhang & Sennrich 2019) of a row that a functor reads. The variance is
-// computed in a second pass, so that a large mean does not cancel its digits.
+// LayerNorm (Ba et al. 2016), RMSNorm (Zhang & Sennrich 2019) and NoNorm (Sun et al. 2020) of a row that a functor
+// reads. The variance is computed in a second pass, so that a large mean does not cancel its digits.
 //
 // One block of 128 threads per row: grid (rows). Rows of up to 4096 values stay in registers between the passes. Longer
 // rows, and rows that are not whole vectors, are read again, each value by the thread that writes it.
@@ -15,6 +15,7 @@ constexpr unsigned NORM_THREADS = 128;
 enum NormCode : unsigned {
     LAYER = 0,
     ROOT_MEAN_SQUARE = 1,
+    AFFINE = 2,
 };
 
 // The sum over the block, with the same bits in every thread. `warps` must not be written again before another barrier.
@@ -73,12 +74,15 @@ __device__ __forceinline__ void norm_row(D* out, const Norm<D>& norm, unsigned w
         });
         mean = block_sum(sum, warps) / float(width);
     }
-    float square = 0.0f;
-    each([&](unsigned, float (&values)[STEP]) {
-        UNROLL
-        for (int i = 0; i < STEP; ++i) square += (values[i] - mean) * (values[i] - mean);
-    });
-    const float scale = 1.0f / sqrtf(block_sum(square, warps + NORM_THREADS / LANES) / float(width) + norm.eps);
+    float scale = 1.0f;
+    if (norm.kind != AFFINE) {
+        float square = 0.0f;
+        each([&](unsigned, float (&values)[STEP]) {
+            UNROLL
+            for (int i = 0; i < STEP; ++i) square += (values[i] - mean) * (values[i] - mean);
+        });
+        scale = 1.0f / sqrtf(block_sum(square, warps + NORM_THREADS / LANES) / float(width) + norm.eps);
+    }
     each([&](unsigned column, float (&values)[STEP]) {
         float by[STEP], result[STEP];
         load<STEP>(norm.weight + column, by);

@@ -51,7 +51,30 @@ pub static XLM_ROBERTA: ConfigDefaults = based_on(&BERT, &[("pad_token_id", Size
 pub static ROBERTA: ConfigDefaults = based_on(&XLM_ROBERTA, &[("vocab_size", Size(50265))]);
 
 /// `LongformerConfig`.
-pub static LONGFORMER: ConfigDefaults = based_on(&XLM_ROBERTA, &[("attention_window", Size(512))]);
+pub static LONGFORMER: ConfigDefaults =
+    based_on(&XLM_ROBERTA, &[("attention_window", Size(512)), ("sep_token_id", Size(2))]);
+
+/// `MobileBertConfig`.
+pub static MOBILE_BERT: ConfigDefaults = based_on(
+    &BERT,
+    &[
+        ("hidden_size", Size(512)),
+        ("num_hidden_layers", Size(24)),
+        ("num_attention_heads", Size(4)),
+        ("intermediate_size", Size(512)),
+        ("hidden_act", Name("relu")),
+        ("embedding_size", Size(128)),
+        ("trigram_input", Flag(true)),
+        ("use_bottleneck", Flag(true)),
+        ("intra_bottleneck_size", Size(128)),
+        ("true_hidden_size", Size(128)),
+        ("use_bottleneck_attention", Flag(false)),
+        ("key_query_shared_bottleneck", Flag(true)),
+        ("num_feedforward_networks", Size(4)),
+        ("normalization_type", Name("no_norm")),
+        ("classifier_activation", Flag(true)),
+    ],
+);
 
 /// `BigBirdConfig`.
 pub static BIG_BIRD: ConfigDefaults = based_on(

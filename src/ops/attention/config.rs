@@ -28,6 +28,9 @@ pub struct Attention<'a> {
     /// The number of tokens of each sequence that are keys, its first ones, `(N)`; the others are queries
     /// only, and 0 where the window leaves them no key. `None`: all tokens.
     pub key_lengths: Option<&'a [usize]>,
+    /// The number of tokens of each sequence, its first ones, that all queries see as keys, also outside
+    /// the window, `(N)`. `None`: none.
+    pub prefix_lengths: Option<&'a [usize]>,
     /// The type of both GEMMs on the CPU: bf16 if that is requested and the ISA is faster with it; f32 in
     /// place of int8.
     pub gemm_type: GemmType,
@@ -85,6 +88,7 @@ impl Attention<'_> {
             relative: None,
             window: AttentionWindow::FULL,
             key_lengths: None,
+            prefix_lengths: None,
             gemm_type: GemmType::F32,
             pre_softmax: None,
             post_softmax: None,
@@ -107,6 +111,7 @@ impl Attention<'_> {
             }
         }
         self.check_key_lengths(cu_seqlens)?;
+        self.check_prefix_lengths(cu_seqlens)?;
         let softmax_heads = projected_heads(self.pre_softmax, self.heads)?;
         let value_heads = projected_heads(self.post_softmax, softmax_heads)?;
         let value_groups = self.value_groups(value_heads);
@@ -158,6 +163,29 @@ impl Attention<'_> {
             );
         }
         Ok(())
+    }
+
+    /// Checks that no sequence has fewer tokens than its prefix, nor projections or a bias beside it.
+    fn check_prefix_lengths(&self, cu_seqlens: &[usize]) -> Result<()> {
+        let Some(prefix_lengths) = self.prefix_lengths else { return Ok(()) };
+        let lengths = cu_seqlens.windows(2).map(|bounds| bounds[1] - bounds[0]);
+        let is_plain =
+            self.pre_softmax.is_none() && self.post_softmax.is_none() && self.key_lengths.is_none();
+        if !is_plain
+            || self.bias.is_some()
+            || prefix_lengths.len() + 1 != cu_seqlens.len()
+            || lengths.zip(prefix_lengths).any(|(n, prefix)| *prefix > n)
+        {
+            candle_core::bail!(
+                "prefixes of {prefix_lengths:?} tokens do not fit this attention of sequences that begin at {cu_seqlens:?}"
+            );
+        }
+        Ok(())
+    }
+
+    /// The tokens of a sequence that all queries see.
+    pub(super) fn prefix_length(&self, sequence: usize) -> usize {
+        self.prefix_lengths.map_or(0, |lengths| lengths[sequence])
     }
 
     /// The keys of a sequence of `n` tokens.

@@ -172,7 +172,7 @@ impl CpuAttention<'_> {
         unsafe {
             new_matrix(rows, columns, |output| {
                 tasks.par_iter().for_each(|task| {
-                    with_scratch(|scratch: &mut TaskScratch| match self.path(task.keys.len()) {
+                    with_scratch(|scratch: &mut TaskScratch| match task.path(self) {
                         Path::AllHeads => self.run_all_heads(task, scratch, output),
                         Path::Kernel => self.run_kernel(task, &mut scratch.head, output),
                         Path::Blocks => self.run_head(task, scratch, output),
@@ -401,8 +401,16 @@ impl CpuAttention<'_> {
             if keys.is_empty() {
                 return 0..task.keys.len();
             }
-            keys.start - task.keys.start..keys.end - task.keys.start
+            let first = if task.prefix > 0 { 0 } else { keys.start };
+            first - task.keys.start..keys.end.max(task.prefix) - task.keys.start
         };
+        if task.prefix > 0 {
+            // What is between the prefix and the window has no weight.
+            for (query, row) in queries.clone().zip(scores.chunks_mut(task.stride())) {
+                let window = task.visible_keys(query);
+                row[task.prefix.min(window.start)..window.start].fill(f32::NEG_INFINITY);
+            }
+        }
         let accuracy = if self.gemm_type == GemmType::Bf16 { Accuracy::Bf16 } else { Accuracy::F32 };
         softmax_unnormalized(isa(), scores, task.stride(), scale, &visible, sums, accuracy);
         if self.attention.key_lengths.is_none() {

@@ -33,6 +33,7 @@ impl Attention<'_> {
         let dims = self.check(q, k, v, cu_seqlens)?;
         if let Some(query_tiles) = self.query_tiles
             && self.key_lengths.is_none()
+            && self.prefix_lengths.is_none()
             && supports_attention(q.dtype(), &self.variant(&dims))
         {
             let reference = || self.reference_by_length(q, k, v, cu_seqlens);

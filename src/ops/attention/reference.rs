@@ -41,7 +41,13 @@ impl Attention<'_> {
             let [q, k, v] = [q, k, v].map(|x| x.index_select(&index, 0));
             let key_lengths: Option<Vec<usize>> =
                 self.key_lengths.map(|lengths| group.iter().map(|&i| lengths[i]).collect());
-            let attention = Attention { key_lengths: key_lengths.as_deref(), ..self.clone() };
+            let prefix_lengths: Option<Vec<usize>> =
+                self.prefix_lengths.map(|lengths| group.iter().map(|&i| lengths[i]).collect());
+            let attention = Attention {
+                key_lengths: key_lengths.as_deref(),
+                prefix_lengths: prefix_lengths.as_deref(),
+                ..self.clone()
+            };
             outputs.push(attention.reference(&q?, &k?, &v?, &group_seqlens)?);
             order.extend(rows);
         }
@@ -87,7 +93,8 @@ impl Attention<'_> {
         if q.device().is_cuda() && sequences * self.heads * max_seqlen.pow(2) > u32::MAX as usize {
             candle_core::bail!("a sequence of {max_seqlen} tokens has too many attention scores for a GPU");
         }
-        let scores = self.scores(&batch, q, k)?.broadcast_add(&batch.mask(self.window)?)?;
+        let scores =
+            self.scores(&batch, q, k)?.broadcast_add(&batch.mask(self.window, self.prefix_lengths)?)?;
         let mut softmax = candle_nn::ops::softmax(&scores, D::Minus1)?;
         if let Some(sees_a_key) = batch.sees_a_key(self.window)? {
             softmax =
@@ -208,7 +215,7 @@ impl PaddedBatch {
 
     /// The mask of padding and window, `(N, 1, L, L)`, or `(N, 1, 1, L)` if it is the same for all queries: 0
     /// or −∞.
-    fn mask(&self, window: AttentionWindow) -> Result<Tensor> {
+    fn mask(&self, window: AttentionWindow, prefix_lengths: Option<&[usize]>) -> Result<Tensor> {
         let (sequences, max_seqlen) = (self.lengths.len(), self.max_seqlen);
         let rows = if window == AttentionWindow::FULL { 1 } else { max_seqlen };
         let mut mask = vec![f32::NEG_INFINITY; sequences * rows * max_seqlen];
@@ -216,6 +223,7 @@ impl PaddedBatch {
             for i in 0..rows {
                 let row = &mut mask[(sequence * rows + i) * max_seqlen..][..max_seqlen];
                 row[window.keys(if i < n { i } else { 0 }, keys)].fill(0.0);
+                row[..prefix_lengths.map_or(0, |lengths| lengths[sequence])].fill(0.0);
             }
         }
         Tensor::from_vec(mask, (sequences, 1, rows, max_seqlen), self.rows.device())

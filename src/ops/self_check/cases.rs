@@ -91,13 +91,13 @@ pub(super) fn linear(dtype: DType, visit: &mut Visit) -> Result<()> {
     Ok(())
 }
 
-/// Both kinds of norms, with and without bias and residual.
+/// All kinds of norms, with and without bias and residual.
 pub(super) fn norm(dtype: DType, visit: &mut Visit) -> Result<()> {
     for (rows, width) in [(1, 1), (3, 7), (2, 8), (2, 384), (1, 1000), (1, 1024), (1, 5000)] {
         let residual = tensor_of(dtype, 2, &[rows, width])?;
         // A mean far from 0: mean square minus squared mean would lose the digits.
         let x = (tensor_of(dtype, 1, &[rows, width])? + 20.0)?;
-        for kind in [NormKind::Layer, NormKind::RootMeanSquare] {
+        for kind in [NormKind::Layer, NormKind::RootMeanSquare, NormKind::Affine] {
             for (bias, residual) in [(true, None), (true, Some(&residual)), (false, Some(&residual))] {
                 let norm = norm_weights(kind, width, bias, dtype)?;
                 let expected = add_norm::reference(&x, residual, &norm)?;

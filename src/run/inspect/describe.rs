@@ -1,8 +1,8 @@
 //! An encoder in words: key and value of each line, the same on the page and in JSON.
 
 use crate::nn::{
-    Biases, ConvolutionSpec, EncoderSpec, ExpertsSpec, Frequencies, NormKind, NormPlacement, Positions,
-    QkNorm, Rotary, RotaryScaling, ScoreBias, SlidingWindow,
+    Biases, BottleneckSpec, ConvolutionSpec, EncoderSpec, ExpertsSpec, Frequencies, NormKind, NormPlacement,
+    Positions, ProjectedEmbeddings, QkNorm, Rotary, RotaryScaling, ScoreBias, SlidingWindow,
 };
 
 /// The specification of the encoder: key and value of each line.
@@ -32,12 +32,17 @@ pub(super) fn describe_encoder(spec: &EncoderSpec) -> Vec<(&'static str, String)
             format!("kernel size {kernel_size}, {activation}, parallel to the first layer"),
         ));
     }
+    lines.extend(spec.bottleneck.as_ref().map(|bottleneck| ("bottleneck", describe_bottleneck(bottleneck))));
+    let several = match spec.feed_forwards {
+        1 => String::new(),
+        count => format!(", {count} in each layer"),
+    };
     let gated = if spec.gated { ", gated" } else { "" };
     let token_types = spec.token_types.map_or("none".into(), |types| types.to_string());
     lines.extend(spec.experts.as_ref().map(|experts| ("experts", describe_experts(experts))));
     lines.extend([
         ("mask", describe_mask(spec)),
-        ("feed-forward", format!("{}, {}{gated}", spec.intermediate_size, spec.activation)),
+        ("feed-forward", format!("{}, {}{gated}{several}", spec.intermediate_size, spec.activation)),
         ("norm", describe_norm(spec)),
         ("biases", describe_biases(spec)),
         ("vocabulary", spec.vocab_size.to_string()),
@@ -55,9 +60,19 @@ fn describe_experts(experts: &ExpertsSpec) -> String {
     format!("{count}, {per_token} per token{weights}, in {with_experts} of {} layers", layers.len())
 }
 
+fn describe_bottleneck(bottleneck: &BottleneckSpec) -> String {
+    let inputs = match (bottleneck.shared_input, bottleneck.own_attention) {
+        (true, _) => "queries, keys and values from it",
+        (false, true) => "queries and keys from one of their own, values from the hidden states",
+        (false, false) => "queries, keys and values from the hidden states",
+    };
+    format!("{}, {inputs}", bottleneck.width)
+}
+
 fn describe_embedding_size(spec: &EncoderSpec) -> String {
     let scale = spec.embedding_scale.map(|scale| format!(", multiplied by {scale:.4}"));
-    format!("{}{}", spec.embedding_size, scale.unwrap_or_default())
+    let trigrams = if spec.projected == ProjectedEmbeddings::Trigram { ", of trigrams" } else { "" };
+    format!("{}{trigrams}{}", spec.embedding_size, scale.unwrap_or_default())
 }
 
 fn describe_heads(spec: &EncoderSpec) -> String {
@@ -123,6 +138,7 @@ fn describe_norm(spec: &EncoderSpec) -> String {
         NormKind::Layer if spec.norm.bias => "LayerNorm",
         NormKind::Layer => "LayerNorm without bias",
         NormKind::RootMeanSquare => "RMSNorm",
+        NormKind::Affine => "scale and bias without statistics (NoNorm)",
     };
     let placement = match spec.norm_placement {
         NormPlacement::Post => "post-norm",

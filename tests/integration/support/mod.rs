@@ -81,6 +81,8 @@ pub const MODELS: &[&str] = &[
     "ibert",
     "longformer",
     "big-bird",
+    "mobilebert",
+    "mobilebert-layer-norm",
     "deberta",
     "deberta-talking-heads",
     "deberta-v2",

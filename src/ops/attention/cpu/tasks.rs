@@ -18,6 +18,9 @@ const KEYS_PER_QUERY: usize = 8;
 /// its time.
 const QUERIES_PER_KERNEL: usize = 2048;
 
+/// Queries of a task with a prefix, which has all keys up to the end of the window of its last query.
+const PREFIXED_QUERIES_PER_TASK: usize = 768;
+
 /// How a task is computed.
 ///
 /// | | keys | path |
@@ -25,7 +28,7 @@ const QUERIES_PER_KERNEL: usize = 2048;
 /// | talking heads | any | `AllHeads` |
 /// | neither these nor content by position, on tiles | 1 or more | `Kernel` |
 /// | the same on vectors | 1 to as many as stay in L1 (`max_attended_keys`) | `Kernel` |
-/// | otherwise | any | `Blocks` |
+/// | otherwise, and with a prefix | any | `Blocks` |
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Path {
     /// All heads of [`QUERY_BLOCK`] queries at a time, since projections mix them.
@@ -55,6 +58,8 @@ pub(super) struct Task {
     pub(super) start: usize,
     /// The row of the first query among queries and outputs.
     pub(super) first_row: usize,
+    /// The first keys of the sequence that each query sees beside those of its window.
+    pub(super) prefix: usize,
     /// Keys of the sequence.
     pub(super) n: usize,
     pub(super) queries: Range<usize>,
@@ -70,6 +75,12 @@ impl Task {
     /// The keys that a query sees.
     pub(super) fn visible_keys(&self, query: usize) -> Range<usize> {
         self.window.keys(query, self.n)
+    }
+
+    /// How the task is computed.
+    pub(super) fn path(&self, attention: &CpuAttention) -> Path {
+        // A kernel of one window knows no prefix.
+        if self.prefix > 0 { Path::Blocks } else { attention.path(self.keys.len()) }
     }
 
     /// The rows of some of the queries.
@@ -147,16 +158,20 @@ impl CpuAttention<'_> {
         let (start, tokens) = (rows.start, rows.len());
         let n = self.attention.key_length(run.sequence, tokens);
         let window = self.window(&rows, n, head);
-        let task_queries = self.queries_per_task(tokens, n, window);
+        let prefix = self.attention.prefix_length(run.sequence);
+        let task_queries = match prefix {
+            0 => self.queries_per_task(tokens, n, window),
+            _ => PREFIXED_QUERIES_PER_TASK,
+        };
         let task = move |first: usize| {
             let end = tokens.min(first + task_queries);
             // bf16 multiplies keys in pairs, which are the same wherever a task begins.
-            let first_key = window.keys(first, n).start / 2 * 2;
-            let keys = first_key..window.keys(end - 1, n).end;
+            let first_key = if prefix > 0 { 0 } else { window.keys(first, n).start / 2 * 2 };
+            let keys = first_key..window.keys(end - 1, n).end.max(prefix);
             let queries = first.max(run.queries.start)..end.min(run.queries.end);
             (!queries.is_empty()).then(|| {
                 let first_row = run.first_row + queries.start - run.queries.start;
-                Task { head, window, start, first_row, n, queries, keys }
+                Task { head, window, start, first_row, prefix, n, queries, keys }
             })
         };
         (0..tokens).step_by(task_queries).filter_map(task)
