@@ -76,7 +76,8 @@ pub struct EncoderSpec {
     /// Scores are scaled by `1 / √query_scalar`; `None`: by the head dim. `query_pre_attn_scalar` of a
     /// config.
     pub query_scalar: Option<f64>,
-    /// The bound `c` of scaled scores, which are `c · tanh(x / c)`; `None`: no bound (Riviere et al. 2024, §2).
+    /// The bound `c` of scaled scores, which are `c · tanh(x / c)`; `None`: no bound (Riviere et al. 2024,
+    /// §2).
     pub score_cap: Option<f64>,
     /// Factor on the output of a sublayer before it is added to the residual; `None`: 1.
     pub residual_scale: Option<f64>,

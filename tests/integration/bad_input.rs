@@ -514,7 +514,7 @@ fn a_model_type_that_is_not_supported() {
     }
     for (model_type, kind) in [
         ("qwen3_moe", "a decoder language model"),
-        ("gemma2", "a decoder language model"),
+        ("cohere2", "a decoder language model"),
         ("bart", "an encoder-decoder"),
         ("nystromformer", "an encoder of another architecture"),
         ("altclip", "a model of images, or of images and texts"),
