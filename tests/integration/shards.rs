@@ -260,6 +260,34 @@ fn shards_without_the_records_of_their_runs_are_merged_with_a_warning() {
     assert!(merged.status.success() && stderr(&merged).contains(message), "{}", stderr(&merged));
 }
 
+#[test]
+fn shards_that_are_empty_or_cut_are_named() {
+    let inputs = Inputs::new(12);
+    for format in ["jsonl", "csv", "parquet"] {
+        let parts = ["1", "2"].map(|part| format!("{part}.{format}"));
+        let parts = parts.each_ref().map(String::as_str);
+        for (part, i) in parts.iter().zip(1..) {
+            inputs.run("texts.jsonl", part, &["--shard", &format!("{i}/2")]);
+        }
+        let file = fs::File::options().write(true).open(inputs.path(parts[1])).unwrap();
+        if format != "parquet" {
+            file.set_len(file.metadata().unwrap().len() - 5).unwrap();
+            let message = format!("{} is truncated: it has ", parts[1]);
+            let message = [&*message, "when it was written; write or copy it again"];
+            assert_fails(&inputs.merge("merged", &parts), 1, &message);
+        }
+        file.set_len(0).unwrap();
+        let merge = || inputs.merge("merged", &parts);
+        let message = format!("{} is truncated: it has 0 bytes", parts[1]);
+        assert_fails(&merge(), 1, &[&message, "write or copy it again"]);
+        if format != "jsonl" {
+            fs::remove_file(inputs.path(&format!(".{}.done.json", parts[1]))).unwrap();
+            let message = format!("{} is empty (0 bytes)", parts[1]);
+            assert_fails(&merge(), 1, &[&message, "write or copy it again"]);
+        }
+    }
+}
+
 /// The metadata beside an npy file has a checksum.
 #[test]
 fn npy_metadata_that_was_changed_is_refused() {
