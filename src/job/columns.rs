@@ -23,6 +23,11 @@ pub(super) fn infer(schema: &mut OutputSchema, source: &mut RecordSource) {
         let kind = ColumnType::infer_from_fields(first.iter().filter_map(|record| record.kept.get(i)));
         column.column_type = kind.for_format(schema.format);
     }
+    for (column, metadata) in schema.kept.iter_mut().zip(source.kept_metadata()) {
+        if matches!(column.column_type, ColumnType::Arrow(_)) {
+            column.metadata.clone_from(metadata);
+        }
+    }
 }
 
 /// Replaces values that do not fit their columns by null. Returns the reason for the first of them, as the

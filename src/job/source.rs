@@ -1,6 +1,6 @@
 //! The records of a run, the first of which can be inspected before they are processed.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
 use anyhow::{Result, bail};
@@ -235,6 +235,11 @@ impl RecordSource {
             Ok(SourceEntry { entry: Entry::Record(record), .. }) => Some(record),
             _ => None,
         })
+    }
+
+    /// [`Entries::kept_metadata`], of the first records.
+    pub(super) fn kept_metadata(&self) -> &[BTreeMap<String, String>] {
+        self.input.entries.kept_metadata()
     }
 
     /// Skips the records before a cursor. `visit` gets each of them with its index.

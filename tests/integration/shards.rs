@@ -100,6 +100,23 @@ fn merged_shards_have_the_bytes_of_one_run_in_every_format() {
     }
 }
 
+/// Columns of a Parquet input have Arrow types, which the file of a shard does not tell from others. The row
+/// groups are those of one run.
+#[test]
+fn merged_shards_of_a_parquet_input_have_the_row_groups_of_one_run() {
+    let inputs = Inputs::new(1);
+    let record = |i: usize| {
+        json!({"text": "a", "a": i, "b": 0.5, "c": "x", "d": i.is_multiple_of(2), "e": i}).to_string()
+    };
+    let lines: Vec<String> = (0..30_000).map(record).collect();
+    fs::write(inputs.path("fields.jsonl"), lines.join("\n")).unwrap();
+    let fields = ["--keep", "text", "a", "b", "c", "d", "e"];
+    inputs.run("fields.jsonl", "in.parquet", &fields);
+    for format in ["parquet", "arrow"] {
+        assert_same(&inputs.merged("in.parquet", format, &fields), &[""]);
+    }
+}
+
 #[test]
 fn merged_chunks_have_the_bytes_of_one_run() {
     let inputs = Inputs::new(60);
