@@ -36,10 +36,8 @@ pub(super) fn map_file(path: &Path) -> Result<Checkpoint> {
     };
     let bytes = file.as_ref().as_ref();
     let is_pickled = path.extension().is_some_and(|suffix| suffix == "bin" || suffix == "pt");
-    if bytes.starts_with(b"version https://git-lfs") {
-        let kind = if is_pickled { "PyTorch checkpoint" } else { "safetensors file" };
-        bail!("{shown} is a Git LFS pointer, not a {kind}; run git lfs pull in its directory")
-    }
+    let kind = if is_pickled { "a PyTorch checkpoint" } else { "a safetensors file" };
+    regular_file::check_not_lfs_pointer(path, bytes, kind)?;
     if is_pickled {
         let entry = |tensor: TorchTensor| Entry {
             dtype: tensor.dtype,

@@ -58,6 +58,17 @@ impl RowFile {
         &self.schema
     }
 
+    /// Whether all values of a column, given by its name, are null.
+    pub fn is_null(&self, name: &str) -> Result<bool> {
+        let column = self.file.schema().fields().iter().position(|field| field.name() == name);
+        let mut is_null = true;
+        self.for_each_batch_of(column.as_slice(), |batch| {
+            is_null &= batch.columns().iter().all(|column| column.null_count() == batch.num_rows());
+            Ok(())
+        })?;
+        Ok(is_null)
+    }
+
     /// Calls `f` with record batches of all rows, with all columns. If `kept` is there, rows that it has
     /// `false` for are left out.
     pub fn for_each_batch(
@@ -87,7 +98,8 @@ impl RowFile {
         let found = names.map(|name| fields.iter().position(|field| field.name() == name));
         let mut columns: Vec<usize> = found.into_iter().flatten().collect();
         columns.sort_unstable();
-        let types: Vec<ColumnType> = columns.iter().map(|column| column_type(&fields[*column])).collect();
+        let types: Vec<ColumnType> =
+            columns.iter().map(|column| ColumnType::of_arrow(fields[*column].data_type())).collect();
         let positions = found.map(|column| columns.iter().position(|other| Some(*other) == column));
         self.for_each_batch_of(&columns, |batch| {
             for row in 0..batch.num_rows() {
@@ -139,7 +151,8 @@ fn output_schema(arrow: &Schema, format: OutputFormat) -> Option<OutputSchema> {
     let metadata = FileMetadata::of_arrow(arrow);
     let mut fields = arrow.fields().iter().peekable();
     next_named(&mut fields, INDEX)?;
-    let ids = next_named(&mut fields, metadata.id_column()).map(column_type);
+    let ids =
+        next_named(&mut fields, metadata.id_column()).map(|field| ColumnType::of_arrow(field.data_type()));
     let chunks = fields.peek().is_some_and(|field| field.name() == Span::NAMES[0]);
     if chunks {
         for name in Span::NAMES {
@@ -152,7 +165,7 @@ fn output_schema(arrow: &Schema, format: OutputFormat) -> Option<OutputSchema> {
     let rest: Vec<&FieldRef> = fields.collect();
     let content = content_type(&rest, &metadata)?;
     let kept = rest.len().checked_sub(content_fields(&content).len())?;
-    let kept = rest[..kept].iter().map(|field| KeptColumn::new(field.name(), column_type(field))).collect();
+    let kept = rest[..kept].iter().map(|field| KeptColumn::of_arrow(field)).collect();
     let schema = OutputSchema { chunks, ids, kept, metadata, ..OutputSchema::new(format, content) };
     (arrow_schema(&schema).fields() == arrow.fields()).then_some(schema)
 }
@@ -160,17 +173,6 @@ fn output_schema(arrow: &Schema, format: OutputFormat) -> Option<OutputSchema> {
 /// The next field, if it has this name.
 fn next_named<'a>(fields: &mut Peekable<Iter<'a, FieldRef>>, name: &str) -> Option<&'a FieldRef> {
     fields.next_if(|field| field.name() == name)
-}
-
-/// The type of the `id` column or a kept column.
-fn column_type(field: &FieldRef) -> ColumnType {
-    match field.data_type() {
-        DataType::Boolean => ColumnType::Boolean,
-        DataType::Int64 => ColumnType::Integer,
-        DataType::Float64 => ColumnType::Float,
-        DataType::Utf8 => ColumnType::Text,
-        other => ColumnType::Arrow(other.clone()),
-    }
 }
 
 /// The content whose columns are the last of `fields`.

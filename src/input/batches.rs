@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::{Error, Result, anyhow};
 use arrow_array::RecordBatch;
 
-use super::columns::{Columns, Rows};
+use super::columns::{Columns, FieldMetadata, Rows};
 use super::error::cannot_open;
 use super::limit::ReadLimit;
 use super::reader::{InputReader, read_error};
@@ -122,6 +122,11 @@ impl BatchRows {
         let columns = Columns::new(&name, reader.schema(), fields, limit)?;
         let batches = Batches::Arrow(Box::new(reader.with_columns(columns.projection.clone())));
         Ok(BatchRows { name, is_compressed, batches, columns, limit, rows: None, row: 0 })
+    }
+
+    /// [`Columns::kept_metadata`].
+    pub(super) fn kept_metadata(&self) -> Vec<FieldMetadata> {
+        self.columns.kept_metadata()
     }
 
     /// Bytes of the input read so far, after decompression; the bytes of a batch are divided evenly among its

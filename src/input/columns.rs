@@ -1,5 +1,6 @@
 //! Records from the rows of Arrow record batches, for Parquet and Arrow IPC.
 
+use std::collections::BTreeMap;
 use std::str::{self, Utf8Error};
 use std::sync::Arc;
 
@@ -17,6 +18,11 @@ use super::record::{
     built_in_field,
 };
 use crate::rows::field::{FieldValue, carried_type, dictionary_key, infinity, is_uuid, to_json, uuid_text};
+
+/// The key of the number of a column in the metadata of Parquet.
+const FIELD_ID: &str = "PARQUET:field_id";
+/// How the keys of an extension type begin.
+const EXTENSION: &str = "ARROW:extension:";
 
 /// The columns of a schema that are read.
 pub(super) struct Columns {
@@ -41,6 +47,19 @@ struct Column {
     path: Vec<usize>,
     name: String,
     is_uuid: bool,
+    metadata: FieldMetadata,
+}
+
+/// The metadata of an Arrow field.
+pub(super) type FieldMetadata = BTreeMap<String, String>;
+
+/// What a field that is carried through keeps of its metadata: not its number in the schema, and the
+/// extension type only of a column that keeps its type.
+fn carried_metadata(field: &Field) -> FieldMetadata {
+    let keeps_type = carried_type(field.data_type()).as_ref() == Some(field.data_type());
+    let is_kept = |key: &str| key != FIELD_ID && (keeps_type || !key.starts_with(EXTENSION));
+    let metadata = field.metadata().iter().filter(|(key, _)| is_kept(key));
+    metadata.map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
 /// A field that was found in a schema: its path, from the index of its column on, and its type.
@@ -101,6 +120,7 @@ impl Columns {
             path: path[1..].to_vec(),
             name: name.clone(),
             is_uuid: is_uuid(field),
+            metadata: carried_metadata(field),
         };
         let keep = keep.into_iter().map(|kept| match kept {
             KeptField::Column((found, name)) => KeptField::Column(column(found, name)),
@@ -113,6 +133,15 @@ impl Columns {
         let id = id.map(|found| column(found, &fields.id_name().to_owned()));
         let (text, null_texts) = (fields.text.clone(), fields.null_texts);
         Ok(Columns { text, text_columns, pair, null_texts, id, keep, projection, limit })
+    }
+
+    /// The metadata of each carried-through field.
+    pub(super) fn kept_metadata(&self) -> Vec<FieldMetadata> {
+        let metadata = |kept: &KeptField<Column>| match kept {
+            KeptField::Column(column) => column.metadata.clone(),
+            KeptField::BuiltIn(_) => FieldMetadata::new(),
+        };
+        self.keep.iter().map(metadata).collect()
     }
 }
 

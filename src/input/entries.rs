@@ -8,6 +8,7 @@ use std::vec;
 use anyhow::{Error, Result, bail};
 
 use super::batches::BatchRows;
+use super::columns::FieldMetadata;
 use super::csv::CsvRecords;
 use super::error::cannot_open;
 use super::fasta::Fasta;
@@ -34,6 +35,8 @@ pub struct Entries {
     total_bytes: Option<u64>,
     /// Bytes of the inputs before the open one.
     bytes_before: u64,
+    /// The metadata of the carried-through fields of the first input.
+    kept_metadata: Option<Vec<FieldMetadata>>,
 }
 
 /// The input that is being read.
@@ -84,6 +87,7 @@ impl Entries {
             open: None,
             total_bytes,
             bytes_before: 0,
+            kept_metadata: None,
         })
     }
 
@@ -107,6 +111,7 @@ impl Entries {
             open: Some(open),
             total_bytes,
             bytes_before: 0,
+            kept_metadata: None,
         }
     }
 
@@ -131,6 +136,12 @@ impl Entries {
     pub fn kept_texts(&self) -> Vec<usize> {
         let is_text = |kept: &KeptName| kept.field == TEXT;
         self.fields.keep.iter().enumerate().filter(|(_, kept)| is_text(kept)).map(|(i, _)| i).collect()
+    }
+
+    /// The metadata of the Arrow fields of the first input that are carried through, in the order of
+    /// [`Fields::keep`]; none before the first entry is read.
+    pub fn kept_metadata(&self) -> &[FieldMetadata] {
+        self.kept_metadata.as_deref().unwrap_or_default()
     }
 
     /// Whether the input of the last entry is UTF-16.
@@ -168,7 +179,10 @@ impl Entries {
             }
             let Some(source) = self.sources.next() else { return Ok(None) };
             match OpenInput::new(&source, &self.fields, &self.partitions, self.limit) {
-                Ok(open) => self.open = Some(open),
+                Ok(open) => {
+                    self.kept_metadata.get_or_insert_with(|| open.kept_metadata());
+                    self.open = Some(open);
+                }
                 Err(error) if source.is_lenient => {
                     self.bytes_before += source.size().unwrap_or(0);
                     return Ok(Some(skipped_input(source.path.to_string().into(), &error)));
@@ -247,6 +261,14 @@ impl OpenInput {
         let lenient_name = source.is_lenient.then(|| source.path.to_string().into());
         let size = source.size();
         Ok(OpenInput { reader, constants, compressed_bytes_read, is_utf16, size, lenient_name })
+    }
+
+    /// The metadata of the carried-through fields; those of formats other than Parquet and Arrow have none.
+    fn kept_metadata(&self) -> Vec<FieldMetadata> {
+        let FormatReader::Batches(rows) = &self.reader else { return Vec::new() };
+        let mut metadata = rows.kept_metadata();
+        self.constants.iter().for_each(|(i, _)| metadata.insert(*i, FieldMetadata::new()));
+        metadata
     }
 
     /// Reads the next entry; `None` at the end.

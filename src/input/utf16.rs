@@ -5,8 +5,8 @@ use std::io::{self, BufRead, Read};
 use crate::formats::ByteOrder;
 
 /// The bytes of UTF-8 of an input in UTF-16. Half of a surrogate pair becomes the three bytes that UTF-8
-/// would have for it, and a last odd byte is passed on as it is: neither is valid UTF-8, so that a reader
-/// reports the record.
+/// would have for it, and a last odd byte becomes 0xff: neither is valid UTF-8, so that a reader reports the
+/// record.
 pub(super) struct Utf16Reader<R> {
     input: R,
     order: ByteOrder,
@@ -44,7 +44,7 @@ impl<R: BufRead> Utf16Reader<R> {
         }
         if length == 0 {
             self.half.take().into_iter().for_each(|half| push_half(out, half));
-            out.extend(self.byte.take());
+            out.extend(self.byte.take().map(|_| 0xff));
         }
         self.input.consume(length);
         Ok(length == 0)
@@ -127,7 +127,7 @@ mod tests {
         assert_eq!(decoded(&[0xd83d, 0x61], b""), b"\xed\xa0\xbda");
         assert_eq!(decoded(&[0x61, 0xdd25], b""), b"a\xed\xb4\xa5");
         assert_eq!(decoded(&[0xd83d, 0xd83d, 0xdd25], b""), b"\xed\xa0\xbd\xf0\x9f\x94\xa5");
-        assert_eq!(decoded(&[0x61, 0xd83d], b"z"), b"a\xed\xa0\xbdz");
+        assert_eq!(decoded(&[0x61, 0xd83d], b"z"), b"a\xed\xa0\xbd\xff");
         assert_eq!(decoded(&[], b"\xff"), b"\xff");
     }
 }

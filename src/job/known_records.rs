@@ -7,14 +7,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use anyhow::{Result, anyhow, bail};
 
 use super::cursor::add_record;
-use crate::formats::{HashedRow, HashedRows, for_each_record_hash};
+use crate::formats::{FileColumns, HashedRow, HashedRows, for_each_record_hash};
 use crate::input::Record;
+use crate::rows::OutputFormat;
 use crate::store::{Digest, Hasher};
 
 /// The low bits of a hash, which stand for the record; the others stand for the options.
 const RECORD_BITS: u32 = 96;
 /// Hexadecimal digits of a hash.
 const HASH_DIGITS: usize = 32;
+
+/// The rest of the error for an empty id.
+const NO_ID_IN_CSV: &str = "which csv cannot tell from none, but --update and --delete compare records by id; give every record an \
+                            id that is not empty, or write jsonl, parquet or arrow";
 
 /// A hash as the rows of a file have it.
 pub(super) fn hash_text(hash: u128) -> String {
@@ -46,6 +51,8 @@ pub struct FileRecords {
     digest: String,
     /// Which of its rows are replaced or removed.
     pub changes: Changes,
+    /// Its columns, if it has any rows and its format has the same ones in all of them.
+    pub(super) columns: Option<FileColumns>,
     found: Mutex<Found>,
 }
 
@@ -96,6 +103,9 @@ impl FileRecords {
             found.hashes.entry(hash_of(&name, hash)?).or_default().in_file += 1;
             match id {
                 Some(id) => found.ids.entry(id_key(id)).or_default().in_file += 1,
+                None if changes.any() && rows.format == OutputFormat::Csv => {
+                    bail!("{name} has a row with an empty id, {NO_ID_IN_CSV}")
+                }
                 None if changes.any() => bail!(
                     "{name} has a row without an id, but --update and --delete compare records by id; write the file again from \
                      an input whose records have ids"
@@ -104,7 +114,14 @@ impl FileRecords {
             }
             Ok(())
         })?;
-        Ok(FileRecords { name, digest: hasher.digest().to_string(), changes, found: found.into() })
+        let is_empty = found.hashes.is_empty();
+        let columns = if is_empty { None } else { FileColumns::read(path, rows.format)? };
+        Ok(FileRecords { name, digest: hasher.digest().to_string(), changes, columns, found: found.into() })
+    }
+
+    /// Whether the file has no rows.
+    pub fn is_empty(&self) -> bool {
+        self.found().hashes.is_empty()
     }
 
     /// SHA-256 of the hashes of all records, in hexadecimal.
@@ -179,11 +196,13 @@ pub struct KnownRecords {
     choices: u128,
     /// The records of the file that the run appends to.
     file: Arc<FileRecords>,
+    /// Whether the file cannot tell an id that is an empty text from none.
+    is_csv: bool,
 }
 
 impl KnownRecords {
-    /// The records of `file`, if rows are made with the options of this digest.
-    pub fn new(choices: u128, file: Arc<FileRecords>) -> Result<Self> {
+    /// The records of `file`, a file of this format, if rows are made with the options of this digest.
+    pub fn new(choices: u128, file: Arc<FileRecords>, format: OutputFormat) -> Result<Self> {
         let choices = choices >> RECORD_BITS;
         if file.found().hashes.keys().any(|hash| hash >> RECORD_BITS != choices) {
             bail!(
@@ -191,7 +210,17 @@ impl KnownRecords {
                 file.name
             );
         }
-        Ok(KnownRecords { choices, file })
+        Ok(KnownRecords { choices, file, is_csv: format == OutputFormat::Csv })
+    }
+
+    /// The records of the file.
+    pub(super) fn file(&self) -> &Arc<FileRecords> {
+        &self.file
+    }
+
+    /// Whether the file has rows of a record.
+    pub(super) fn has(&self, record: &Record) -> bool {
+        self.file.found().hashes.contains_key(&self.hash(record))
     }
 
     /// Forgets what was found: the input is read from its beginning.
@@ -233,6 +262,9 @@ impl KnownRecords {
             }
             return Ok((hash, Known::New));
         };
+        if id.is_empty() && changes.any() && self.is_csv {
+            bail!("{} has an empty id, {NO_ID_IN_CSV}", record.location);
+        }
         let Some(of_file) = found.ids.get_mut(&id_key(&id)) else {
             return Ok((hash, Known::New));
         };
@@ -260,7 +292,6 @@ mod tests {
 
     use super::*;
     use crate::input::{Location, Position};
-    use crate::rows::OutputFormat;
 
     const ROWS: HashedRows = HashedRows { format: OutputFormat::Jsonl, chunks: false, id_column: "id" };
 
@@ -274,13 +305,13 @@ mod tests {
     fn run(changes: Changes, file: &[Record], input: &[Record]) -> Result<(Vec<Known>, Vec<bool>, u64)> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.jsonl");
-        let hasher = KnownRecords::new(0, Arc::default()).unwrap();
+        let hasher = KnownRecords::new(0, Arc::default(), ROWS.format).unwrap();
         let row = |record: &Record| {
             format!("{}\n", json!({"id": record.id, "record_hash": hash_text(hasher.hash(record))}))
         };
         fs::write(&path, file.iter().map(row).collect::<String>()).unwrap();
         let records = Arc::new(FileRecords::read(&path, ROWS, changes)?);
-        let known = KnownRecords::new(0, records.clone())?;
+        let known = KnownRecords::new(0, records.clone(), ROWS.format)?;
         let look_up = || input.iter().map(|record| Ok(known.look_up(record)?.1)).collect::<Result<Vec<_>>>();
         let first = look_up()?;
         known.start_over();

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use serde::{Deserialize, Serialize};
 
 use super::cursor::Cursor;
@@ -126,14 +126,23 @@ impl CompletedRun {
 /// The shard (`--shard`) of the run that wrote a file and its records, under the keys that they have in the
 /// metadata of an output; empty if the run had all records, `None` if the record of the run is not beside the
 /// file.
+///
+/// # Errors
+/// If the file is a shard that is shorter than its run wrote it.
 pub fn shard_of_run(output: &Path) -> Result<Option<FileMetadata>> {
     let sidecars = SidecarPaths::of(&Target::File(output.to_owned()))?;
     let Some(sidecars) = sidecars else { return Ok(None) };
     let found = store::manifest::load_beside_input::<CompletedRun>(&sidecars.done).ok().flatten();
-    let Some(CompletedRun { mut run, mut shard, .. }) = found.and_then(|run| run.of_current(&sidecars))
-    else {
-        return Ok(None);
-    };
+    let Some(found) = found else { return Ok(None) };
+    let (written, is_shard) = (found.output.bytes, found.run.identity.contains_key("--shard"));
+    let shorter = FileStamp::of(&sidecars.output).filter(|file| is_shard && file.bytes < written);
+    if let Some(FileStamp { bytes, .. }) = shorter {
+        bail!(
+            "{} is truncated: it has {bytes} bytes, but {written} when it was written; write or copy it again",
+            output.display()
+        );
+    }
+    let Some(CompletedRun { mut run, mut shard, .. }) = found.of_current(&sidecars) else { return Ok(None) };
     // Runs of earlier releases have saved the shard without its records.
     if let Some(number) = run.identity.remove("--shard") {
         shard.insert(Key::Shard, number);

@@ -1,12 +1,13 @@
 //! The records of a run, the first of which can be inspected before they are processed.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
+use std::sync::Arc;
 
 use anyhow::{Result, bail};
 
 use super::cursor::Cursor;
-use super::known_records::{Known, KnownRecords};
+use super::known_records::{FileRecords, Known, KnownRecords};
 use super::shard::Shard;
 use crate::error::UsageError;
 use crate::input::{Entries, Entry, ReadLimit, Record};
@@ -235,6 +236,22 @@ impl RecordSource {
             Ok(SourceEntry { entry: Entry::Record(record), .. }) => Some(record),
             _ => None,
         })
+    }
+
+    /// The file that has rows of some records already, if there is one.
+    pub(super) fn file(&self) -> Option<Arc<FileRecords>> {
+        self.known.as_ref().map(|known| known.file().clone())
+    }
+
+    /// Those of the first records that this file has no rows of, without consuming them.
+    pub(super) fn peek_new(&mut self) -> Vec<&Record> {
+        let known = self.known.clone();
+        self.peek().filter(|record| known.as_ref().is_none_or(|known| !known.has(record))).collect()
+    }
+
+    /// [`Entries::kept_metadata`], of the first records.
+    pub(super) fn kept_metadata(&self) -> &[BTreeMap<String, String>] {
+        self.input.entries.kept_metadata()
     }
 
     /// Skips the records before a cursor. `visit` gets each of them with its index.

@@ -94,7 +94,9 @@ impl<T: Task> JobPlan<T> {
             None => (None, EarlierRun::None),
         };
         let known = match appended.clone() {
-            Some(records) => Some(KnownRecords::new(output.identity.digest_of_options()?, records)?),
+            Some(records) => {
+                Some(KnownRecords::new(output.identity.digest_of_options()?, records, output.schema.format)?)
+            }
             None => None,
         };
         let limit = engine.budget.reading_bytes.map_or_else(ReadLimit::default, ReadLimit::new);

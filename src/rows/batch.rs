@@ -20,6 +20,7 @@ use super::columns::{EMBEDDING, EMBEDDINGS, INDEX, TOKENS, TRUNCATED};
 use super::content_columns::{self, ContentBuilder};
 use super::field::FieldValue;
 use super::row::{Row, Span};
+use super::row_bytes::value_bytes;
 use super::schema::OutputSchema;
 
 /// The Arrow schema of an output: `index`, the ids if rows have any, the columns of [`Span`] if rows are
@@ -35,7 +36,7 @@ pub(crate) fn arrow_schema(schema: &OutputSchema) -> SchemaRef {
     fields.push(Field::new(TOKENS, DataType::Int64, false));
     fields.push(Field::new(TRUNCATED, DataType::Boolean, false));
     for column in &schema.kept {
-        fields.push(Field::new(&column.name, column.column_type.data_type(), true));
+        fields.push(column.field());
     }
     fields.extend(content_columns::fields(&schema.content).into_iter().map(|field| {
         match schema.vector_column() {
@@ -92,11 +93,11 @@ impl BatchBuilder {
                     column.column_type
                 );
             }
-            self.bytes += builder.push(value);
+            self.bytes += builder.push(value)?;
         }
         self.index.push(row.index as i64);
         if let Some(ids) = &mut self.id {
-            self.bytes += ids.push(&row.id.cloned().unwrap_or_default().into());
+            self.bytes += ids.push(&row.id.cloned().unwrap_or_default().into())?;
         }
         if let Some(chunk) = row.chunk {
             for (column, value) in self.chunk.iter_mut().zip(chunk.values()) {
@@ -162,13 +163,13 @@ impl ColumnBuilder {
     }
 
     /// Adds a value that [`ColumnType::accepts`] accepted, and returns its approximate size in bytes.
-    pub(crate) fn push(&mut self, field: &FieldValue) -> usize {
+    pub(crate) fn push(&mut self, field: &FieldValue) -> Result<usize> {
         let value = match self {
             ColumnBuilder::Arrow(..) => Cow::Owned(Value::Null),
             _ => field.json(),
         };
         let value = &*value;
-        match self {
+        Ok(match self {
             ColumnBuilder::Boolean(column) => {
                 column.append_option(value.as_bool());
                 1
@@ -187,10 +188,12 @@ impl ColumnBuilder {
                 text.map_or(0, |text| text.len()) + size_of::<i32>()
             }
             ColumnBuilder::Arrow(data_type, values) => {
-                values.push(field.array(data_type).unwrap_or_else(|| new_null_array(data_type, 1)));
-                field.bytes()
+                let value = field.array(data_type).unwrap_or_else(|| new_null_array(data_type, 1));
+                let bytes = value_bytes(&value)?;
+                values.push(value);
+                bytes
             }
-        }
+        })
     }
 
     /// The column.

@@ -1,9 +1,10 @@
 //! The types of the `id` column and of the columns copied from the input.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt;
 
-use arrow_schema::{DataType, TimeUnit};
+use arrow_schema::{DataType, Field, TimeUnit};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -18,12 +19,27 @@ pub struct KeptColumn {
     /// Its type.
     #[serde(rename = "kind")]
     pub column_type: ColumnType,
+    /// The metadata of the Arrow field, such as its extension type.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub metadata: BTreeMap<String, String>,
 }
 
 impl KeptColumn {
     /// A column of this name and type.
     pub fn new(name: impl Into<String>, column_type: ColumnType) -> Self {
-        KeptColumn { name: name.into(), column_type }
+        KeptColumn { name: name.into(), column_type, metadata: BTreeMap::new() }
+    }
+
+    /// The column of an Arrow field.
+    pub(crate) fn of_arrow(field: &Field) -> Self {
+        let metadata = field.metadata().iter().map(|(key, value)| (key.clone(), value.clone()));
+        let column_type = ColumnType::of_arrow(field.data_type());
+        KeptColumn { metadata: metadata.collect(), ..KeptColumn::new(field.name(), column_type) }
+    }
+
+    /// The Arrow field of the column.
+    pub(crate) fn field(&self) -> Field {
+        Field::new(&self.name, self.column_type.data_type(), true).with_metadata(self.metadata.clone())
     }
 }
 
@@ -44,6 +60,17 @@ pub enum ColumnType {
 }
 
 impl ColumnType {
+    /// The type of a column with this Arrow type: one of JSON values, if it is the Arrow type of one.
+    pub(crate) fn of_arrow(data_type: &DataType) -> ColumnType {
+        match data_type {
+            DataType::Boolean => ColumnType::Boolean,
+            DataType::Int64 => ColumnType::Integer,
+            DataType::Float64 => ColumnType::Float,
+            DataType::Utf8 => ColumnType::Text,
+            other => ColumnType::Arrow(other.clone()),
+        }
+    }
+
     /// The type of a column with these fields: their Arrow type if they all have the same one, otherwise the
     /// narrowest JSON type.
     pub fn infer_from_fields<'a>(fields: impl Iterator<Item = &'a FieldValue> + Clone) -> ColumnType {

@@ -1,6 +1,8 @@
 //! The approximate size of rows in record batches: what [`BatchBuilder`](super::BatchBuilder) counts for the
 //! same rows, computed by columns.
 
+use std::borrow::Cow;
+
 use anyhow::Result;
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, ListArray, RecordBatch};
@@ -36,7 +38,12 @@ pub(crate) fn row_bytes(batch: &RecordBatch, schema: &OutputSchema) -> Result<Ve
 
 /// Adds the sizes of the values of the `id` column or a kept column.
 fn add_values(bytes: &mut [usize], column_type: &ColumnType, column: &ArrayRef) -> Result<()> {
-    let fixed = match column_type {
+    // A file that is read again does not tell types of JSON values from those of Arrow columns.
+    let column_type = match column_type {
+        ColumnType::Arrow(data_type) => Cow::Owned(ColumnType::of_arrow(data_type)),
+        other => Cow::Borrowed(other),
+    };
+    let fixed = match &*column_type {
         ColumnType::Boolean => Some(1),
         ColumnType::Integer | ColumnType::Float => Some(size_of::<i64>()),
         ColumnType::Text => {
@@ -50,7 +57,7 @@ fn add_values(bytes: &mut [usize], column_type: &ColumnType, column: &ArrayRef) 
             Some(width) => Some(size_of::<ArrayData>() + width),
             None => {
                 for (row, bytes) in bytes.iter_mut().enumerate() {
-                    *bytes += value_bytes(column, row, data_type)?;
+                    *bytes += arrow_bytes(column, row, data_type)?;
                 }
                 None
             }
@@ -60,15 +67,16 @@ fn add_values(bytes: &mut [usize], column_type: &ColumnType, column: &ArrayRef) 
     Ok(())
 }
 
+/// The size of the value of an array of length 1 in a kept column.
+pub(super) fn value_bytes(value: &ArrayRef) -> Result<usize> {
+    let mut bytes = [0];
+    add_values(&mut bytes, &ColumnType::of_arrow(value.data_type()), value)?;
+    Ok(bytes[0])
+}
+
 /// The size of a value of a kept column as [`FieldValue::bytes`] tells it.
-fn value_bytes(column: &ArrayRef, row: usize, data_type: &DataType) -> Result<usize> {
-    Ok(match column.as_string_opt::<i32>() {
-        Some(texts) => {
-            let text = if texts.is_valid(row) { texts.value_length(row) as usize } else { 0 };
-            size_of::<ArrayData>() + 2 * size_of::<i32>() + text
-        }
-        None => FieldValue::from_row(column, row, data_type)?.bytes(),
-    })
+fn arrow_bytes(column: &ArrayRef, row: usize, data_type: &DataType) -> Result<usize> {
+    Ok(FieldValue::from_row(column, row, data_type)?.bytes())
 }
 
 /// Adds the sizes of the content, whose columns `next` returns.
@@ -153,7 +161,7 @@ mod tests {
     use std::sync::Arc;
 
     use arrow_array::types::Int32Type;
-    use arrow_array::{BooleanArray, Int16Array, StringArray};
+    use arrow_array::{BooleanArray, Float64Array, Int16Array, Int64Array, StringArray};
     use serde_json::{Value, json};
 
     use super::*;
@@ -216,8 +224,10 @@ mod tests {
     #[test]
     fn rows_of_a_batch_have_the_size_that_they_had_when_it_was_built() {
         let list = ListArray::from_iter_primitive::<Int32Type, _, _>([Some(vec![Some(1), None])]);
-        let arrays: [ArrayRef; 4] = [
+        let arrays: [ArrayRef; 6] = [
             Arc::new(Int16Array::from(vec![3])),
+            Arc::new(Int64Array::from(vec![3])),
+            Arc::new(Float64Array::from(vec![0.5])),
             Arc::new(BooleanArray::from(vec![true])),
             Arc::new(StringArray::from(vec!["text"])),
             Arc::new(list),
@@ -252,6 +262,12 @@ mod tests {
                 }
                 let batch = rows.take().unwrap();
                 assert_eq!(row_bytes(&batch, &schema).unwrap(), expected, "{content:?}");
+                // The file that is read again has other types for the same columns.
+                let mut read = schema.clone();
+                for column in &mut read.kept {
+                    column.column_type = ColumnType::of_arrow(&column.column_type.data_type());
+                }
+                assert_eq!(row_bytes(&batch, &read).unwrap(), expected, "{content:?}");
                 // A slice has the offsets of the whole batch.
                 assert_eq!(row_bytes(&batch.slice(1, 1), &schema).unwrap(), expected[1..], "{content:?}");
             }

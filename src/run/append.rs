@@ -80,8 +80,13 @@ impl Appended {
         let changes = self.records.changes;
         let kept = changes.any().then(|| self.records.kept_rows(&self.file, rows)).transpose()?;
         if added + updated > 0 || kept.iter().flatten().any(|is_kept| !is_kept) {
-            let file = JoinedFile { path: self.file.clone(), kept };
-            merge::join(&self.lock, &[file, JoinedFile { path: self.added.clone(), kept: None }])?;
+            let added = JoinedFile { path: self.added.clone(), kept: None };
+            // A file without rows may have other types of columns.
+            let file = (!self.records.is_empty()).then(|| JoinedFile { path: self.file.clone(), kept });
+            let files: Vec<JoinedFile> = file.into_iter().chain([added]).collect();
+            merge::join(&self.lock, &files, &[&self.file, &self.added]).map_err(|error| {
+                anyhow!("{error:#}; the new rows are saved: rerun with --resume to join them")
+            })?;
         } else if let Some(sidecars) = self.lock.sidecars() {
             // New records without rows have entries, too.
             merge::join_ledgers(sidecars, &[&self.file, &self.added])?;

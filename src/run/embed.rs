@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use super::append::Appended;
-use super::records::{ResolvedOptions, Setup, TaskOptions, of_chunks, run};
+use super::records::{Report, ResolvedOptions, Setup, TaskOptions, of_chunks, write_rows};
 use crate::job::ExitStatus;
 use crate::load::load_embedding_or_sparse;
 use crate::named::Named;
@@ -19,22 +19,22 @@ pub type EmbedOptions = TaskOptions<VectorOptions>;
 /// # Errors
 /// If the input, the model or the output fails. [`crate::job::Interrupted`] if the user interrupts the run.
 pub fn embed(mut options: EmbedOptions) -> Result<ExitStatus> {
-    let Some(append) = &options.records.append else { return embed_records(&options) };
-    let file = Appended::open(&options.records, append)?;
-    let Some(file) = file else { return embed_records(&options) };
+    let append = options.records.append.as_ref();
+    let file = append.map(|append| Appended::open(&options.records, append)).transpose()?.flatten();
+    let Some(file) = file else { return embed_records(&options)?() };
     file.redirect(&mut options.records);
-    let status = embed_records(&options)?;
+    let report = embed_records(&options)?;
     file.finish(&options.records)?;
-    Ok(status)
+    report()
 }
 
-/// Embeds the records into the output.
-fn embed_records(options: &EmbedOptions) -> Result<ExitStatus> {
+/// Embeds the records into the output, without a report.
+fn embed_records(options: &EmbedOptions) -> Result<Report<'_>> {
     let TaskOptions { records, task: vectors } = options;
     let load = |console: &Console| load_embedding_or_sparse(&records.model, console);
     let outputs = &records.model.outputs;
     if !outputs.is_empty() {
-        return run(records, load, |loaded, console| {
+        return write_rows(records, load, |loaded, console| {
             let task = OutputsEncoder::new(loaded, outputs, vectors, console)?;
             let mut resolved = of_dense(task.embedder());
             let names = outputs.iter().map(|output| output.name()).collect::<Vec<_>>();
@@ -42,7 +42,7 @@ fn embed_records(options: &EmbedOptions) -> Result<ExitStatus> {
             Ok(Setup::in_order(task, resolved))
         });
     }
-    run(records, load, |loaded, console| {
+    write_rows(records, load, |loaded, console| {
         let task = TextEncoder::new(loaded, vectors, console)?;
         let resolved = resolved(&task);
         Ok(Setup::in_order(task, resolved))

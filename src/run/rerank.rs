@@ -141,10 +141,10 @@ fn of_queries(options: &RerankOptions, queries: &QueryTexts) -> ResolvedOptions 
 /// The index and, if queries have ids, the id of the query of each row.
 fn columns(queries: &QueryTexts, records: &RecordOptions) -> QueryColumns {
     let [index, id] = QUERY_COLUMNS.map(str::to_owned);
-    let mut columns = vec![KeptColumn { name: index, column_type: ColumnType::Integer }];
+    let mut columns = vec![KeptColumn::new(index, ColumnType::Integer)];
     if let Some(ids) = &queries.ids {
         let column_type = ColumnType::infer(ids.iter()).for_format(records.format);
-        columns.push(KeptColumn { name: id, column_type });
+        columns.push(KeptColumn::new(id, column_type));
     }
     let values = (0..queries.texts.len()).map(|query| {
         let id = queries.ids.iter().map(|ids| FieldValue::from(ids[query].clone()));

@@ -12,22 +12,21 @@ use super::target::{Target, parent_dir};
 #[error("the output pipe was closed")]
 pub struct ClosedPipe;
 
-/// The message for a failed write to `target`; [`ClosedPipe`] for a broken pipe. `resumable` says whether
-/// --resume can continue the run afterwards.
+/// The message for a failed write to `target`; [`ClosedPipe`] for a broken pipe. `resumable` says that it is
+/// a regular file: whether there are rows to resume, a run says itself.
 pub(super) fn write_error(target: &Target, resumable: bool, error: io::Error) -> anyhow::Error {
     match (error.kind(), target) {
         (ErrorKind::BrokenPipe, _) => anyhow::Error::new(ClosedPipe),
         (ErrorKind::StorageFull | ErrorKind::QuotaExceeded, _) => {
             let remedy = if resumable {
-                "free some space and rerun with --resume"
+                "free some space"
             } else {
                 "free some space, or write elsewhere with --output"
             };
             anyhow!("cannot write {target}: the disk is full; {remedy}")
         }
         (ErrorKind::FileTooLarge, _) => {
-            let remedy = if resumable { ", and rerun with --resume" } else { "" };
-            anyhow!("cannot write {target}: the limit of file sizes is reached; raise it (ulimit -f){remedy}")
+            anyhow!("cannot write {target}: the limit of file sizes is reached; raise it (ulimit -f)")
         }
         (ErrorKind::IsADirectory, _) => {
             anyhow!("cannot write {target}: it names a directory; name a file in it")
@@ -58,7 +57,7 @@ mod tests {
         let message = |resumable| {
             write_error(&Target::File("out.npy".into()), resumable, ErrorKind::StorageFull.into()).to_string()
         };
-        assert!(message(true).ends_with("rerun with --resume"), "{}", message(true));
+        assert!(message(true).ends_with("the disk is full; free some space"), "{}", message(true));
         assert!(message(false).ends_with("elsewhere with --output"), "{}", message(false));
     }
 

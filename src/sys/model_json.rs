@@ -18,10 +18,7 @@ const SURROGATES: &str = "__surrogates__";
 
 /// Reads a JSON file.
 pub fn read_json(path: &Path) -> Result<Value> {
-    let bytes = match regular_file::read(path, regular_file::MAX_CONFIG_BYTES) {
-        Ok(bytes) => bytes,
-        Err(error) => bail!("cannot read {} ({error})", path.display()),
-    };
+    let bytes = regular_file::read_model_file(path, regular_file::MAX_CONFIG_BYTES)?;
     match parse(&bytes) {
         Ok(value) => Ok(value),
         Err(why) => bail!("{} is not valid JSON ({why}); fix the file or download it again", path.display()),

@@ -5,6 +5,8 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 
+use anyhow::{anyhow, bail};
+
 /// Maximum size of a model's configuration file, list or index.
 pub const MAX_CONFIG_BYTES: u64 = 64 << 20;
 /// Maximum size of a tokenizer or vocabulary file.
@@ -30,6 +32,27 @@ pub fn open(path: &Path) -> io::Result<File> {
 /// Reads a regular file of at most `max_bytes` bytes.
 pub fn read(path: &Path, max_bytes: u64) -> io::Result<Vec<u8>> {
     read_limited(open(path)?, max_bytes)
+}
+
+/// Reads a file of a model of at most `max_bytes` bytes.
+///
+/// # Errors
+/// One sentence that names the file.
+pub fn read_model_file(path: &Path, max_bytes: u64) -> anyhow::Result<Vec<u8>> {
+    let bytes = read(path, max_bytes)
+        .map_err(|error| anyhow!("cannot read {} ({error}); download the model again", path.display()))?;
+    check_not_lfs_pointer(path, &bytes, "the file itself")?;
+    Ok(bytes)
+}
+
+/// Refuses the bytes of a file that are a pointer to it, which Git LFS has not fetched. `kind` is what the
+/// file should be.
+pub fn check_not_lfs_pointer(path: &Path, bytes: &[u8], kind: &str) -> anyhow::Result<()> {
+    if bytes.starts_with(b"version https://git-lfs") {
+        let shown = path.display();
+        bail!("{shown} is a Git LFS pointer, not {kind}; run git lfs pull in its directory");
+    }
+    Ok(())
 }
 
 /// Reads the rest of an open file, which may have at most `max_bytes` bytes.

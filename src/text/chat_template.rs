@@ -92,11 +92,10 @@ impl ChatTemplate {
         let config = TokenizerConfig::read(tokenizer_file)?;
         let own = tokenizer_file.with_file_name(CHAT_TEMPLATE);
         let (file, source) = if has_dir_entry(&own) {
-            let text = regular_file::read(&own, regular_file::MAX_CONFIG_BYTES);
-            match text.map(String::from_utf8) {
-                Ok(Ok(source)) => (own, source),
-                Ok(Err(_)) => bail!("{} is not UTF-8; download the file again", own.display()),
-                Err(error) => bail!("cannot read {} ({error}); download the file again", own.display()),
+            let text = regular_file::read_model_file(&own, regular_file::MAX_CONFIG_BYTES)?;
+            match String::from_utf8(text) {
+                Ok(source) => (own, source),
+                Err(_) => bail!("{} is not UTF-8; download the file again", own.display()),
             }
         } else {
             match config.field("chat_template") {

@@ -52,10 +52,7 @@ const MAX_EXTRA_IDS: usize = 1 << 16;
 pub(super) fn read(path: &Path, config: &TokenizerConfig) -> Result<ClassTokenizer> {
     let class = tokenizer_class(path, config)?;
     let shown = path.display();
-    let bytes = match regular_file::read(path, regular_file::MAX_TOKENIZER_BYTES) {
-        Ok(bytes) => bytes,
-        Err(error) => bail!("cannot read {shown} ({error}); download the model again"),
-    };
+    let bytes = regular_file::read_model_file(path, regular_file::MAX_TOKENIZER_BYTES)?;
     let model = SentencePiece::parse(&bytes).map_err(|refusal| match refusal {
         Refusal::Damaged(reason) => {
             anyhow!("cannot parse {shown} as a SentencePiece model ({reason}); download it again")

@@ -215,10 +215,7 @@ fn read_json<T>(
     build: impl FnOnce(T) -> Result<Tokenizer>,
 ) -> Result<Tokenizer> {
     let shown = path.display();
-    let bytes = match regular_file::read(path, regular_file::MAX_TOKENIZER_BYTES) {
-        Ok(bytes) => bytes,
-        Err(error) => bail!("cannot read {shown} ({error}); download the model again"),
-    };
+    let bytes = regular_file::read_model_file(path, regular_file::MAX_TOKENIZER_BYTES)?;
     let reason = match catch_panic(|| parse(&bytes)).transpose()? {
         Some(Ok(parsed)) => match build(parsed) {
             Ok(tokenizer) => return Ok(tokenizer),

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use serde_json::{Value, json};
 use tokenizers::models::bpe::{self, BPE};
 use tokenizers::models::wordlevel::WordLevel;
@@ -180,10 +180,6 @@ fn read_bpe(path: &Path) -> Result<BPE> {
 }
 
 fn read_text(path: &Path) -> Result<String> {
-    let shown = path.display();
-    match regular_file::read(path, regular_file::MAX_TOKENIZER_BYTES).map(String::from_utf8) {
-        Ok(Ok(text)) => Ok(text),
-        Ok(Err(_)) => bail!("{shown} is not UTF-8; download the model again"),
-        Err(error) => bail!("cannot read {shown} ({error}); download the model again"),
-    }
+    let bytes = regular_file::read_model_file(path, regular_file::MAX_TOKENIZER_BYTES)?;
+    String::from_utf8(bytes).map_err(|_| anyhow!("{} is not UTF-8; download the model again", path.display()))
 }

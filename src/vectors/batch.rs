@@ -334,7 +334,7 @@ fn shown_columns(schema: &Schema, vectors: usize, has_sparse: bool) -> (Vec<usiz
     let shown = schema.fields().iter().enumerate().filter(|(i, field)| is_shown(*i, field));
     let column = |(i, field): (usize, &FieldRef)| {
         let column_type = carried_type(field.data_type()).map_or(ColumnType::Text, ColumnType::Arrow);
-        (i, KeptColumn { name: field.name().clone(), column_type })
+        (i, KeptColumn { column_type, ..KeptColumn::of_arrow(field) })
     };
     shown.map(column).unzip()
 }

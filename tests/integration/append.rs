@@ -233,3 +233,110 @@ fn an_append_that_would_mix_rows_is_refused() {
     let npy = npy.output().unwrap();
     assert_fails(&npy, 2, &["--append needs a column", "npy"]);
 }
+
+/// Runs over these records, which are the input.
+#[track_caller]
+fn append(folder: &Folder, output: &str, records: &[Value], args: &[&str]) -> Output {
+    let _ = fs::remove_file(folder.path("stats.json"));
+    let lines: String = records.iter().map(|record| format!("{record}\n")).collect();
+    fs::write(folder.path("texts.jsonl"), lines).unwrap();
+    folder.run(output, args)
+}
+
+/// The first records of a run do not give its columns other types than the file has.
+#[test]
+fn new_rows_have_the_types_of_the_columns_of_the_file() {
+    let record = |text: &str, id: Value, year: Value| json!({"text": text, "id": id, "year": year});
+    let (a, null) = (|id: Value, year: Value| record("a lamp", id, year), Value::Null);
+    let b = |id: Value, year: Value| record("the wick", id, year);
+    let cases = [
+        ("whole numbers after floats", vec![a(1.into(), 0.5.into())], b(2.into(), 7.into())),
+        ("numbers after texts", vec![a("x".into(), "y".into())], b(2.into(), 7.into())),
+        ("null after numbers", vec![a(1.into(), 7.into())], b(2.into(), null.clone())),
+        ("no id after ids", vec![a(1.into(), 7.into())], json!({"text": "the wick", "year": 8})),
+        ("numbers after null", vec![a(1.into(), null.clone())], b(2.into(), 7.into())),
+        ("the first record", vec![], b(2.into(), 7.into())),
+    ];
+    for format in FORMATS {
+        for (name, first, second) in &cases {
+            let folder = Folder::new();
+            let (grown, whole) = (format!("grown.{format}"), format!("whole.{format}"));
+            let all = [&first[..], std::slice::from_ref(second)].concat();
+            // The input of the second day has all records, or only the new one.
+            for (output, second) in [(&grown, &all[..]), (&"other".to_owned(), &all[first.len()..])] {
+                let output = if output == "other" { format!("other.{format}") } else { output.clone() };
+                for records in [first, second] {
+                    let run = append(&folder, &output, records, &[]);
+                    assert!(run.status.success(), "{format}, {name}: {}", stderr(&run));
+                }
+            }
+            assert!(append(&folder, &whole, &all, &[]).status.success());
+            folder.assert_same(&whole, &grown);
+        }
+    }
+}
+
+/// Nothing is encoded, and no row counted.
+#[test]
+fn values_of_other_types_than_the_column_are_refused_before_any_is_encoded() {
+    let record =
+        |i: u64, id: Value, year: Value| json!({"text": format!("lamp {i}"), "id": id, "year": year});
+    for format in ["csv", "parquet", "arrow"] {
+        let folder = Folder::new();
+        let out = format!("a.{format}");
+        let first: Vec<Value> = (0..3).map(|i| record(i, i.into(), i.into())).collect();
+        assert!(append(&folder, &out, &first, &[]).status.success());
+        let before = fs::read(folder.path(&out)).unwrap();
+        let assert_refused = |new: Value, args: &[&str], parts: &[&str]| {
+            let run =
+                append(&folder, &out, &[&first[..], &[record(8, 8.into(), 8.into()), new]].concat(), args);
+            assert_fails(&run, 1, parts);
+            assert!(!folder.path("stats.json").exists(), "no row is counted");
+            assert!(fs::read(folder.path(&out)).unwrap() == before);
+            let left: Vec<String> =
+                folder.names().into_iter().filter(|name| name.contains(".partial")).collect();
+            assert!(left.iter().all(|name| name.ends_with(".lock")), "{left:?}");
+        };
+        if format != "csv" {
+            let parts = [
+                "line 5 has the id \"x\", which is text",
+                "\"id\" of",
+                "holds 64-bit integers",
+                "another file",
+            ];
+            assert_refused(record(9, "x".into(), 9.into()), &[], &parts);
+        }
+        // A value that does not fit is null, if others do.
+        let new = [&first[..], &[record(8, 8.into(), 8.into()), record(9, 9.into(), "x".into())]].concat();
+        let run = append(&folder, &out, &new, &[]);
+        assert!(matches!(run.status.code(), Some(0 | 3)), "{}", stderr(&run));
+        let ledger = fs::read_to_string(folder.path(&format!("{out}.ledger.jsonl"))).unwrap_or_default();
+        assert_eq!(ledger.contains("\"nulled\""), format != "csv", "{ledger}");
+        // Only values of another type are not those of this column.
+        if format != "csv" {
+            let run = append(&folder, &out, &[record(10, 10.into(), "x".into())], &[]);
+            let parts = ["has \"x\" in field \"year\", where new records have text", "holds 64-bit integers"];
+            assert_fails(&run, 1, &parts);
+        }
+    }
+}
+
+/// csv writes both as an empty field.
+#[test]
+fn an_empty_id_is_refused_for_csv_before_the_file_is_written() {
+    let folder = Folder::new();
+    let records = [json!({"text": "a lamp", "id": "", "year": 1})];
+    for format in ["jsonl", "parquet", "arrow"] {
+        let out = format!("a.{format}");
+        assert!(append(&folder, &out, &records, &["--update"]).status.success());
+        assert!(append(&folder, &out, &records, &["--update"]).status.success());
+    }
+    let parts = ["has an empty id, which csv cannot tell from none", "write jsonl, parquet or arrow"];
+    assert_fails(&append(&folder, "a.csv", &records, &["--update"]), 1, &parts);
+    assert!(append(&folder, "a.csv", &records, &[]).status.success());
+    let parts = [
+        "a.csv has a row with an empty id, which csv cannot tell from none",
+        "write jsonl, parquet or arrow",
+    ];
+    assert_fails(&append(&folder, "a.csv", &records, &["--update"]), 1, &parts);
+}

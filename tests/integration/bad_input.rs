@@ -710,6 +710,21 @@ fn a_git_lfs_pointer_in_place_of_the_weights() {
     assert_fails(&model.embed(), 1, &["model.safetensors", "git lfs pull"]);
 }
 
+#[test]
+fn a_git_lfs_pointer_in_place_of_a_small_file() {
+    let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n";
+    for name in ["config.json", "tokenizer.json", "vocab.txt"] {
+        let model = Model::tiny();
+        if name == "vocab.txt" {
+            fs::remove_file(model.path("tokenizer.json")).unwrap();
+        }
+        fs::write(model.path(name), pointer).unwrap();
+        let expected =
+            format!("{name} is a Git LFS pointer, not the file itself; run git lfs pull in its directory");
+        assert_fails(&model.embed(), 1, &[&expected]);
+    }
+}
+
 /// The error comes before any memory is allocated.
 #[test]
 fn implausible_sizes_in_a_config() {

@@ -5,7 +5,11 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Output, Stdio};
 
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use parquet::basic::LogicalType;
+use sconce::formats::RowFile;
 use sconce::input::{Entries, Entry, Fields, Filter, Format, KeptName, TextFields, find};
+use sconce::rows::OutputFormat;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -437,6 +441,44 @@ fn kept_fields_get_other_names() {
         _ => json!(id),
     });
     assert_eq!(ids, expected);
+}
+
+/// UUIDs that are kept are UUIDs in the output, also in the schema of Parquet itself.
+#[test]
+fn kept_uuids_stay_uuids() {
+    let folder = Folder::new();
+    for input in ["fields.parquet", "fields.arrow"] {
+        let input = fixture("input").join(input).display().to_string();
+        for format in [OutputFormat::Parquet, OutputFormat::Arrow] {
+            let (out, merged) = (folder.at(&format!("out.{format}")), folder.at(&format!("merged.{format}")));
+            let args = [
+                "-i",
+                &input,
+                "--text-field",
+                "meta.lang",
+                "--keep",
+                "id=key",
+                "-o",
+                &out,
+                "--on-error",
+                "skip",
+            ];
+            assert_eq!(run(&args).status.code(), Some(3));
+            assert!(sconce().args(["merge", &merged, &out, &out]).status().unwrap().success());
+            for out in [&out, &merged] {
+                let file = RowFile::open(Path::new(out), format).unwrap();
+                let [key] = &file.schema().kept[..] else { panic!("one column is kept") };
+                assert_eq!(key.metadata.get("ARROW:extension:name").map(String::as_str), Some("arrow.uuid"));
+                if format == OutputFormat::Parquet {
+                    let file =
+                        ParquetRecordBatchReaderBuilder::try_new(fs::File::open(out).unwrap()).unwrap();
+                    let mut columns = file.parquet_schema().columns().iter();
+                    let key = columns.find(|column| column.name() == "key").unwrap();
+                    assert_eq!(key.logical_type_ref(), Some(&LogicalType::Uuid));
+                }
+            }
+        }
+    }
 }
 
 /// A run with another separator is another run.

@@ -874,6 +874,14 @@ fn utf_16_is_read() {
             "a.txt line 3 is not valid UTF-8 (byte 2 of the line); convert the file to UTF-8, for example with iconv",
         ]
     );
+    // A file that is cut inside of a code unit, whose first byte would be text on its own.
+    for big in [false, true] {
+        let mut cut = encoded("a\nb", big);
+        cut.push(b'c');
+        let found = shown(&read_bytes("a.txt", &cut, fields()));
+        assert_eq!((found.len(), &*found[0]), (2, "a.txt line 1|-|a"));
+        assert!(found[1].starts_with("a.txt line 2 is not valid UTF-8 (byte 2 of the line)"), "{found:?}");
+    }
 }
 
 /// A file of another kind than its name says is named as what it is, by every reader.

@@ -53,7 +53,7 @@ struct ReadRow {
 }
 
 fn schema(format: OutputFormat, dtype: OutputDtype) -> OutputSchema {
-    let column = |(name, column_type): (&str, ColumnType)| KeptColumn { name: name.into(), column_type };
+    let column = |(name, column_type): (&str, ColumnType)| KeptColumn::new(name, column_type);
     let kept = [
         ("year", ColumnType::Integer),
         ("score", ColumnType::Float),
@@ -537,7 +537,7 @@ fn kept_columns_survive_an_interruption() {
             let column_type = ColumnType::Arrow(data_type.clone()).for_format(format);
             // As the manifest of an interrupted run stores it.
             let column_type = serde_json::from_str(&serde_json::to_string(&column_type).unwrap()).unwrap();
-            KeptColumn { name: name.to_string(), column_type }
+            KeptColumn::new(name.to_string(), column_type)
         });
         let schema = OutputSchema { kept: kept.collect(), ..schema(format, OutputDtype::F32) };
         let mut texts = texts(&schema, 40);
@@ -884,7 +884,7 @@ fn arrays_hold_neither_scores_nor_labels() {
         }
     }
     let kept = |content, name: &str| {
-        let kept = vec![KeptColumn { name: name.into(), column_type: ColumnType::Text }];
+        let kept = vec![KeptColumn::new(name, ColumnType::Text)];
         formats::check(&OutputSchema { content, kept, ..schema(OutputFormat::Jsonl, OutputDtype::F32) })
     };
     assert_message(kept(ContentType::Labels, "labels"), &["--keep labels", "already an output column"]);
@@ -926,10 +926,7 @@ fn unsupported_options_are_refused() {
         formats::check(&binary(8)).unwrap();
     }
     let keep = |format, names: &[&str]| OutputSchema {
-        kept: names
-            .iter()
-            .map(|name| KeptColumn { name: name.to_string(), column_type: ColumnType::Text })
-            .collect(),
+        kept: names.iter().map(|name| KeptColumn::new(name.to_string(), ColumnType::Text)).collect(),
         ..plain(format, OutputDtype::F32)
     };
     for format in [Jsonl, Csv, Parquet, Arrow] {

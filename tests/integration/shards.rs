@@ -100,6 +100,23 @@ fn merged_shards_have_the_bytes_of_one_run_in_every_format() {
     }
 }
 
+/// Columns of a Parquet input have Arrow types, which the file of a shard does not tell from others. The row
+/// groups are those of one run.
+#[test]
+fn merged_shards_of_a_parquet_input_have_the_row_groups_of_one_run() {
+    let inputs = Inputs::new(1);
+    let record = |i: usize| {
+        json!({"text": "a", "a": i, "b": 0.5, "c": "x", "d": i.is_multiple_of(2), "e": i}).to_string()
+    };
+    let lines: Vec<String> = (0..30_000).map(record).collect();
+    fs::write(inputs.path("fields.jsonl"), lines.join("\n")).unwrap();
+    let fields = ["--keep", "text", "a", "b", "c", "d", "e"];
+    inputs.run("fields.jsonl", "in.parquet", &fields);
+    for format in ["parquet", "arrow"] {
+        assert_same(&inputs.merged("in.parquet", format, &fields), &[""]);
+    }
+}
+
 #[test]
 fn merged_chunks_have_the_bytes_of_one_run() {
     let inputs = Inputs::new(60);
@@ -258,6 +275,34 @@ fn shards_without_the_records_of_their_runs_are_merged_with_a_warning() {
     let message = "1.jsonl and 1 file more without the record of the run (.NAME.done.json beside the file): whether these are \
                    all shards of one input, in order, is not checked";
     assert!(merged.status.success() && stderr(&merged).contains(message), "{}", stderr(&merged));
+}
+
+#[test]
+fn shards_that_are_empty_or_cut_are_named() {
+    let inputs = Inputs::new(12);
+    for format in ["jsonl", "csv", "parquet"] {
+        let parts = ["1", "2"].map(|part| format!("{part}.{format}"));
+        let parts = parts.each_ref().map(String::as_str);
+        for (part, i) in parts.iter().zip(1..) {
+            inputs.run("texts.jsonl", part, &["--shard", &format!("{i}/2")]);
+        }
+        let file = fs::File::options().write(true).open(inputs.path(parts[1])).unwrap();
+        if format != "parquet" {
+            file.set_len(file.metadata().unwrap().len() - 5).unwrap();
+            let message = format!("{} is truncated: it has ", parts[1]);
+            let message = [&*message, "when it was written; write or copy it again"];
+            assert_fails(&inputs.merge("merged", &parts), 1, &message);
+        }
+        file.set_len(0).unwrap();
+        let merge = || inputs.merge("merged", &parts);
+        let message = format!("{} is truncated: it has 0 bytes", parts[1]);
+        assert_fails(&merge(), 1, &[&message, "write or copy it again"]);
+        if format != "jsonl" {
+            fs::remove_file(inputs.path(&format!(".{}.done.json", parts[1]))).unwrap();
+            let message = format!("{} is empty (0 bytes)", parts[1]);
+            assert_fails(&merge(), 1, &[&message, "write or copy it again"]);
+        }
+    }
 }
 
 /// The metadata beside an npy file has a checksum.

@@ -231,6 +231,7 @@ fn a_run_that_reaches_a_file_size_limit_can_be_resumed() {
         command.env("HF_HUB_OFFLINE", "1").arg("-m").arg(fixture("bert-tiny")).arg("-i").arg(&folder.input);
         let output = command.arg("-o").arg(folder.folder.path().join(&name)).output().unwrap();
         assert_fails(&output, 1, &["cannot write", &name]);
+        assert!(stderr(&output).matches("--resume").count() <= 1, "{}", stderr(&output));
         assert!(!folder.folder.path().join(&name).exists());
         let resumed = folder.run(&name, &["--resume"]);
         assert!(resumed.status.success(), "{}", stderr(&resumed));

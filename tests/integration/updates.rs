@@ -242,3 +242,15 @@ fn rows_are_added_to_merged_files() {
         assert_eq!(folder.rows(&merged), folder.rows(&whole), "{format}");
     }
 }
+
+#[test]
+fn an_input_without_records_removes_all_rows() {
+    for format in FORMATS {
+        let (folder, out) = (Folder::new(), format!("a.{format}"));
+        folder.write([(1, text(1), 3), (2, text(2), 4)]);
+        folder.counts(&out, &CHANGES);
+        folder.write([]);
+        assert_eq!(folder.counts(&out, &CHANGES), [0, 0, 2, 0]);
+        assert_eq!(folder.rows(&out), Vec::<String>::new());
+    }
+}

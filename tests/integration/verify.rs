@@ -112,6 +112,37 @@ fn the_outputs_of_embed_pass() {
     }
 }
 
+/// `--on-null null` writes rows without a vector.
+#[test]
+fn rows_without_a_vector_are_not_compared() {
+    let mut case = Case::new();
+    for format in ["jsonl", "parquet", "arrow"] {
+        (case.rows[0]["text"], case.rows[3]["text"]) = (Value::Null, Value::Null);
+        let lines: String = case.rows.iter().map(|row| format!("{row}\n")).collect();
+        let (texts, path) = (case.path("texts.jsonl"), case.path(&format!("out.{format}")));
+        fs::write(&texts, lines).unwrap();
+        let args = ["--keep", "text", "--on-null", "null", "-q", "-i", texts.to_str().unwrap(), "-o"];
+        assert!(embed("bert-tiny", args.into_iter().chain([path.to_str().unwrap()])).status.success());
+        let output = verify(&path, &[]);
+        assert!(output.status.success(), "{format}: {}", stderr(&output));
+        assert!(
+            stderr(&output).contains(&format!("2 rows of {} without text and vector", path.display())),
+            "{}",
+            stderr(&output)
+        );
+    }
+    // The row that differs is that of the file.
+    let mut rows: Vec<Value> = fs::read_to_string(case.path("out.jsonl"))
+        .unwrap()
+        .lines()
+        .map(|row| serde_json::from_str(row).unwrap())
+        .collect();
+    let element = &mut rows[5]["embedding"][0];
+    *element = json!(element.as_f64().unwrap() + 0.5);
+    case.rows = rows;
+    assert_eq!(report(&case.verify(&["--json"]))["max_difference_row"], 5);
+}
+
 #[test]
 fn other_compute_types_have_other_bounds() {
     let case = Case::new();

@@ -28,13 +28,7 @@ impl CsvEncoder {
 
 impl RowEncoder for CsvEncoder {
     fn begin(&mut self, bytes: &mut Vec<u8>) -> Result<()> {
-        let schema = &self.schema;
-        let id = schema.ids.as_ref().map(|_| schema.metadata.id_column());
-        let chunk = Span::NAMES.into_iter().filter(|_| schema.chunks);
-        let names = [INDEX].into_iter().chain(id).chain(chunk).chain([TOKENS, TRUNCATED]);
-        let names = names.chain(schema.kept.iter().map(|column| column.name.as_str()));
-        let content = content_names(&schema.content, schema.vector_column());
-        append_record(bytes, names.map(Cow::Borrowed).chain(content));
+        append_record(bytes, column_names(&self.schema));
         Ok(())
     }
 
@@ -55,6 +49,15 @@ impl RowEncoder for CsvEncoder {
         append_record(bytes, fields.chain(content.into_iter().map(Cow::Owned)));
         Ok(())
     }
+}
+
+/// The header.
+pub(crate) fn column_names(schema: &OutputSchema) -> impl Iterator<Item = Cow<'_, str>> {
+    let id = schema.ids.as_ref().map(|_| schema.metadata.id_column());
+    let chunk = Span::NAMES.into_iter().filter(|_| schema.chunks);
+    let names = [INDEX].into_iter().chain(id).chain(chunk).chain([TOKENS, TRUNCATED]);
+    let names = names.chain(schema.kept.iter().map(|column| column.name.as_str()));
+    names.map(Cow::Borrowed).chain(content_names(&schema.content, schema.vector_column()))
 }
 
 /// Appends a line with these values of the columns of a table.

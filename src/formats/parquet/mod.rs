@@ -1,6 +1,7 @@
 //! Parquet files.
 
 mod read;
+mod uuid;
 pub(super) mod write;
 
 pub use read::{ParquetBatches, ParquetSource, RowChoice, open};

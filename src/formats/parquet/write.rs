@@ -6,14 +6,16 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use arrow_array::RecordBatch;
-use arrow_schema::{DataType, Field, FieldRef, Schema, SchemaRef};
-use parquet::arrow::ArrowWriter;
+use arrow_schema::{DataType, FieldRef, Schema, SchemaRef};
+use parquet::arrow::arrow_writer::ArrowWriterOptions;
+use parquet::arrow::{ArrowSchemaConverter, ArrowWriter};
 use parquet::basic::{Compression, ZstdLevel};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::KeyValue;
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::schema::types::ColumnPath;
 
+use super::uuid::annotate_uuids;
 use crate::formats::arrow::write::{IpcStreamEncoder, RowGroups};
 use crate::rows::columns::{EMBEDDING, EMBEDDINGS};
 use crate::rows::metadata::Key;
@@ -26,8 +28,11 @@ pub(crate) fn file_encoder(schema: &OutputSchema) -> IpcStreamEncoder {
 
 /// Writes row groups as a Parquet file.
 fn write_file(groups: &mut RowGroups, arrow_schema: SchemaRef, sink: &mut (dyn Write + Send)) -> Result<()> {
-    let properties = properties(&arrow_schema);
-    let mut file = ArrowWriter::try_new(sink, arrow_schema, Some(properties)).map_err(into_io_error)?;
+    let parquet_schema = ArrowSchemaConverter::new().convert(&arrow_schema)?;
+    let options = ArrowWriterOptions::new()
+        .with_properties(properties(&arrow_schema))
+        .with_parquet_schema(annotate_uuids(&arrow_schema, &parquet_schema)?);
+    let mut file = ArrowWriter::try_new_with_options(sink, arrow_schema, options).map_err(into_io_error)?;
     for group in groups {
         file.write(&group?).and_then(|()| file.flush()).map_err(into_io_error)?;
     }
@@ -90,8 +95,7 @@ impl TableEncoder {
 }
 
 fn table_schema(columns: &[KeptColumn]) -> SchemaRef {
-    let field = |column: &KeptColumn| Field::new(&column.name, column.column_type.data_type(), true);
-    Arc::new(Schema::new(columns.iter().map(field).collect::<Vec<_>>()))
+    Arc::new(Schema::new(columns.iter().map(KeptColumn::field).collect::<Vec<_>>()))
 }
 
 /// The rows as Arrow columns. A value that does not have the type of its column is null.
@@ -101,11 +105,11 @@ fn table_batch(columns: &[KeptColumn], rows: &[Vec<FieldValue>]) -> Result<Recor
         let mut builder = ColumnBuilder::new(&column.column_type);
         for row in rows {
             let value = if column.column_type.accepts(&row[i]) { &row[i] } else { &null };
-            builder.push(value);
+            builder.push(value)?;
         }
-        builder.finish()
+        Ok(builder.finish()?)
     });
-    Ok(RecordBatch::try_new(table_schema(columns), arrays.collect::<Result<_, _>>()?)?)
+    Ok(RecordBatch::try_new(table_schema(columns), arrays.collect::<Result<_>>()?)?)
 }
 
 /// The [`io::Error`] of a failed write; any other error wrapped in one.

@@ -118,6 +118,7 @@ impl Collector {
     ) -> Result<Self> {
         if output.schema.format.has_fixed_columns() {
             columns::infer(&mut output.schema, source);
+            columns::adopt(&mut output.schema, source, output.policy.skip_unreadable)?;
         }
         Self::at_start_of(source, output, journal)
     }

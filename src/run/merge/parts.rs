@@ -26,6 +26,8 @@ const NAMES: [Key; 3] = [Key::Release, Key::Model, Key::Revision];
 pub(super) struct Part {
     name: String,
     format: OutputFormat,
+    /// Whether the file has no byte, as a jsonl file without rows.
+    is_empty: bool,
     /// What the file says about its rows; for formats without metadata, what the record of its run says about
     /// the shard.
     metadata: FileMetadata,
@@ -39,7 +41,7 @@ impl Part {
     /// Reads the format and the metadata of a file.
     pub(super) fn open(path: &Path) -> Result<Part> {
         let name = path.display().to_string();
-        let format = format_of(path, &name)?;
+        let (format, is_empty) = format_of(path, &name)?;
         let (mut chunks, mut tells_shard) = (None, true);
         let metadata = match format {
             OutputFormat::Parquet | OutputFormat::Arrow => {
@@ -59,7 +61,7 @@ impl Part {
                 shard.unwrap_or_default()
             }
         };
-        Ok(Part { name, format, metadata, chunks, tells_shard })
+        Ok(Part { name, format, is_empty, metadata, chunks, tells_shard })
     }
 
     fn shard(&self) -> Option<Shard> {
@@ -73,12 +75,12 @@ impl Part {
     }
 }
 
-/// The format of a file, by its first bytes. A file without bytes is a jsonl file without rows.
-fn format_of(path: &Path, name: &str) -> Result<OutputFormat> {
+/// The format of a file, by its first bytes, and whether it has none: as a jsonl file without rows.
+fn format_of(path: &Path, name: &str) -> Result<(OutputFormat, bool)> {
     let unread = |error| anyhow!("cannot read {name} ({error}); check the path");
     let mut start = Vec::new();
     regular_file::open(path).map_err(unread)?.take(START_BYTES).read_to_end(&mut start).map_err(unread)?;
-    Ok(match sniff(&start) {
+    let format = match sniff(&start) {
         Some(Kind::Parquet) => OutputFormat::Parquet,
         Some(Kind::Arrow) => OutputFormat::Arrow,
         Some(Kind::Npy) => OutputFormat::Npy,
@@ -89,7 +91,8 @@ fn format_of(path: &Path, name: &str) -> Result<OutputFormat> {
         _ => bail!(
             "{name} is in no format that sconce writes; pass npy, npz, safetensors, arrow, parquet, jsonl or csv"
         ),
-    })
+    };
+    Ok((format, start.is_empty()))
 }
 
 /// Writes the metadata beside a merged npy file, if the parts have any.
@@ -122,6 +125,12 @@ pub(super) fn check(parts: &[Part]) -> Result<(OutputFormat, FileMetadata)> {
     let ignored = if metadata.has(Key::WeightsSha256) { &NAMES[..] } else { &[] };
     for part in &parts[1..] {
         if part.format != first.format {
+            if let Some(empty) = [first, part].into_iter().find(|part| part.is_empty) {
+                bail!(
+                    "{} is empty (0 bytes): it was not written or copied as a whole; write or copy it again",
+                    empty.name
+                );
+            }
             bail!(
                 "{} is {}, but {} is {}; merge files of one format",
                 first.name,

@@ -40,6 +40,9 @@ impl<T> Setup<T> {
     }
 }
 
+/// Prints what a run has done, writes its summary, and returns its exit status.
+pub(super) type Report<'a> = Box<dyn FnOnce() -> Result<ExitStatus> + 'a>;
+
 /// Runs a command: `load` loads the model, and `set_up` makes its task.
 ///
 /// # Errors
@@ -49,11 +52,20 @@ pub(super) fn run<T: ModelTask>(
     load: impl FnOnce(&Console) -> Result<Loaded>,
     set_up: impl FnOnce(Loaded, &Console) -> Result<Setup<T>>,
 ) -> Result<ExitStatus> {
+    write_rows(options, load, set_up)?()
+}
+
+/// [`run`], up to the report.
+pub(super) fn write_rows<'a, T: ModelTask + 'a>(
+    options: &'a RecordOptions,
+    load: impl FnOnce(&Console) -> Result<Loaded>,
+    set_up: impl FnOnce(Loaded, &Console) -> Result<Setup<T>>,
+) -> Result<Report<'a>> {
     let summary = options.stats.as_deref();
     let plan = plan::make(options, load, set_up)?;
     let mut job = match plan.open(|| options.open_input(false))? {
         OpenedJob::Unfinished(job) => job,
-        OpenedJob::UpToDate(job) => return job.report(summary),
+        OpenedJob::UpToDate(job) => return Ok(Box::new(move || job.report(summary))),
     };
     if options.hints {
         hints::of_records(&options.input, &mut job.source, &options.console);
@@ -63,8 +75,11 @@ pub(super) fn run<T: ModelTask>(
     }
     if options.dry_run {
         let estimate = job.estimate()?;
-        print(estimate.report().as_bytes())?;
-        return estimate.status();
+        return Ok(Box::new(move || {
+            print(estimate.report().as_bytes())?;
+            estimate.status()
+        }));
     }
-    job.start()?.run()?.report(options.appended()?.as_ref(), summary)
+    let job = job.start()?.run()?;
+    Ok(Box::new(move || job.report(options.appended()?.as_ref(), summary)))
 }

@@ -126,7 +126,7 @@ impl Rows<'_> {
             let schema = columns.iter().map(|(column, values)| match column.column_type {
                 ColumnType::Text => {
                     let column_type = ColumnType::infer_from_fields(values.iter());
-                    KeptColumn { name: column.name.clone(), column_type }
+                    KeptColumn::new(&column.name, column_type)
                 }
                 _ => column.clone(),
             });

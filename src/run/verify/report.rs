@@ -33,7 +33,7 @@ impl Report<'_> {
         );
         let at = |at: &AtRow| {
             let location = reference.texts[at.row].location.to_string();
-            format!("row {} ({})", at.row, escape_controls(&location))
+            format!("row {} ({})", reference.rows[at.row], escape_controls(&location))
         };
         let difference =
             bounds.max_difference.map_or("no limit".into(), |bound| format!("at most {bound:.1e}"));
@@ -80,9 +80,9 @@ impl Report<'_> {
             "dtype": backend.dtype(),
             "device": backend.to_string(),
             "max_difference": comparison.max_difference.value,
-            "max_difference_row": comparison.max_difference.row,
+            "max_difference_row": reference.rows[comparison.max_difference.row],
             "min_cosine": comparison.min_cosine.value,
-            "min_cosine_row": comparison.min_cosine.row,
+            "min_cosine_row": reference.rows[comparison.min_cosine.row],
             "mean_cosine": comparison.mean_cosine,
             "neighbours": comparison.neighbours,
             "bounds": {

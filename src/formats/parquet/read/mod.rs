@@ -3,7 +3,6 @@
 mod footer;
 mod pages;
 mod thrift;
-mod uuid;
 
 use std::fs::File;
 use std::iter;
@@ -22,6 +21,7 @@ use parquet::errors;
 use parquet::file::metadata::ParquetMetaData;
 
 use self::pages::{BoundedFile, PageMemory};
+use super::uuid::with_uuids;
 use crate::error::one_line;
 use crate::formats::columnar::{ColumnarFile, RecordBatches, consecutive};
 use crate::formats::error::{Format, MAX_BATCH_BYTES, ReadError};
@@ -67,7 +67,7 @@ impl ParquetSource {
     /// The Arrow schema of the file, in which columns of UUIDs have the extension type of UUIDs, also without
     /// an Arrow schema of the writer.
     pub fn schema_with_uuids(&self) -> Schema {
-        uuid::with_uuids(self.schema(), self.footer().file_metadata().schema_descr().root_schema())
+        with_uuids(self.schema(), self.footer().file_metadata().schema_descr().root_schema())
     }
 
     /// The metadata of the file, row groups and columns.

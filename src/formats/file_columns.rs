@@ -1,0 +1,64 @@
+//! The columns of a file that rows are added to.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, anyhow};
+
+use super::csv::{CsvRows, write};
+use super::row_file::RowFile;
+use crate::error::one_line;
+use crate::rows::{OutputFormat, OutputSchema, arrow_schema};
+
+/// The columns of a csv, Parquet or Arrow file.
+#[derive(Debug)]
+pub struct FileColumns {
+    path: PathBuf,
+    /// Their names.
+    pub names: Vec<String>,
+    /// The schema, which csv files do not have.
+    pub schema: Option<OutputSchema>,
+}
+
+impl FileColumns {
+    /// Reads the columns of a file; `None` for the other formats, in which each row has its own.
+    pub fn read(path: &Path, format: OutputFormat) -> Result<Option<Self>> {
+        let (names, schema) = match format {
+            OutputFormat::Csv => {
+                let header = CsvRows::open(path).and_then(|mut rows| rows.header());
+                let unread = |error| {
+                    anyhow!("cannot read {} ({}); write the file again", path.display(), one_line(&error))
+                };
+                (header.map_err(unread)?.0, None)
+            }
+            OutputFormat::Parquet | OutputFormat::Arrow => {
+                let schema = RowFile::open(path, format)?.schema().clone();
+                (column_names(&schema), Some(schema))
+            }
+            OutputFormat::Jsonl | OutputFormat::Npy | OutputFormat::Npz | OutputFormat::Safetensors => {
+                return Ok(None);
+            }
+        };
+        Ok(Some(FileColumns { path: path.to_owned(), names, schema }))
+    }
+
+    /// The file, for messages.
+    pub fn name(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    /// Whether all values of a column of a Parquet or Arrow file are null.
+    pub fn is_null(&self, column: &str) -> Result<bool> {
+        match &self.schema {
+            Some(schema) => RowFile::open(&self.path, schema.format)?.is_null(column),
+            None => Ok(false),
+        }
+    }
+}
+
+/// The names of the columns of a csv, Parquet or Arrow file with this schema.
+pub fn column_names(schema: &OutputSchema) -> Vec<String> {
+    if schema.format == OutputFormat::Csv {
+        return write::column_names(schema).map(String::from).collect();
+    }
+    arrow_schema(schema).fields().iter().map(|field| field.name().clone()).collect()
+}
