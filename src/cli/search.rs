@@ -146,14 +146,16 @@ pub(super) struct SearchArgs {
     #[arg(id = "least_score", long = "threshold", value_name = "SCORE", value_parser = finite, allow_negative_numbers = true, long_help, help_heading = "Neighbours")]
     pub threshold: Option<f64>,
 
+    /// Search only rows that meet conditions on columns
+    ///
+    /// For example 'status = "open" and year >= 2020': NAME OP VALUE with = != < <= > >=, joined by and, or
+    /// with --where for each. A number is compared with numbers, another value with text; a quote in quotes
+    /// is doubled; null meets no condition
+    #[arg(long = "where", value_name = "CONDITIONS", value_parser = str::parse::<Conditions>, help_heading = "Neighbours")]
+    pub conditions: Vec<Conditions>,
+
     /// cosine, dot or euclidean [default: the model's similarity function]
     ///
-    /// Search only rows that meet conditions on columns, for example 'status = "open" and year >= 2020':
-    /// NAME OP VALUE with = != < <= > >=, joined by and. A number is compared with numbers, another value
-    /// with text; null meets no condition
-    #[arg(long = "where", value_name = "CONDITIONS", value_parser = str::parse::<Conditions>, help_heading = "Neighbours")]
-    pub conditions: Option<Conditions>,
-
     /// Score of two vectors; euclidean is the negative distance. Equal scores rank by row
     #[arg(id = "search_metric", long = "metric", value_name = "METRIC", value_parser = named::<Metric>(), help_heading = "Neighbours")]
     pub metric: Option<Metric>,
@@ -250,7 +252,7 @@ pub(super) fn options(mut args: SearchArgs) -> Result<SearchOptions> {
         searched,
         vector_field: args.vector_field,
         k: args.k as usize,
-        conditions: args.conditions,
+        conditions: args.conditions.into_iter().collect(),
         threshold: args.threshold.map(|threshold| threshold as f32),
         metric: args.metric,
         rescore: args.rescore.map(|path| Rescore { path, multiplier: args.rescore_multiplier as usize }),
