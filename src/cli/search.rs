@@ -8,11 +8,11 @@ use anyhow::{Result, bail};
 use clap::Args;
 use clap::builder::{PossibleValue, TypedValueParser};
 
-use super::args::{ModelArgs, VectorArgs, finite, temperature};
+use super::args::{ModelArgs, TableArgs, VectorArgs, finite, temperature};
 use super::choice::{OrAuto, named, named_or_auto, one_of};
 use super::fields::text_fields;
 use super::records::is_stdin;
-use super::resolve::{self, console, embedding_model, inputs, table_format, target};
+use super::resolve::{self, console, embedding_model, inputs, table};
 use crate::error::UsageError;
 use crate::formats::TableFormat;
 use crate::input::{self, Fields, Filter};
@@ -191,17 +191,8 @@ pub(super) struct SearchArgs {
     #[arg(id = "shown_columns", long = "keep", value_name = "NAME", num_args = 1.., value_delimiter = ',', help_heading = "Neighbours")]
     pub keep: Option<Vec<String>>,
 
-    /// Output file [default: standard output]
-    ///
-    /// It is written atomically and replaces an existing file
-    #[arg(id = "table_output", short = 'o', long = "output", value_name = "FILE", help_heading = "Output")]
-    pub output: Option<PathBuf>,
-
-    /// text, jsonl, csv or parquet [default: by file extension, else text]
-    ///
-    /// Output format. auto: the default, which is text on standard output
-    #[arg(id = "auto_table_format", long = "output-format", value_name = "FORMAT", default_value = "auto", value_parser = named_or_auto::<TableFormat>(), hide_default_value = true, help_heading = "Output")]
-    pub output_format: OrAuto<TableFormat>,
+    #[command(flatten)]
+    pub table: TableArgs,
 
     /// What to do with queries longer than the limit. error: stop; truncate: take their first tokens; mean:
     /// encode the query in chunks and take the mean of their vectors, weighted by tokens
@@ -233,7 +224,7 @@ pub(super) fn options(mut args: SearchArgs) -> Result<SearchOptions> {
         (None, _) => None,
     };
     let console = console(&args.model.verbosity);
-    let format = table_format(args.output_format.clone(), args.output.as_deref())?;
+    let (format, output) = table(&args.table)?;
     let (found, query) = find_files(&args.path, std::mem::take(&mut args.query), args.are_texts)?;
     args.query = query;
     hint_at_files(&args.query, &console);
@@ -260,7 +251,7 @@ pub(super) fn options(mut args: SearchArgs) -> Result<SearchOptions> {
         value_field: args.value_field,
         keep: args.keep,
         format,
-        output: target(args.output),
+        output,
         model: ModelOptions { only_queries, ..embedding_model(&args.model, &args.vectors)? },
         query_vectors: VectorOptions { on_long: args.on_long, ..resolve::vectors(&args.vectors) },
         console,
