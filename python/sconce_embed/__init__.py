@@ -10,9 +10,9 @@ from ._attention import Attention
 from ._command import SconceError, find_command, run_command
 from ._embedder import Embedder, Ranked, TokenVectors
 from ._reports import TruncationWarning
-from ._tasks import Classifier, Reranker, Tagger
+from ._tasks import Answerer, Answers, Classifier, MaskFiller, Reranker, Tagger
 
 __all__ = [
-    "Attention", "Classifier", "Embedder", "Ranked", "Reranker", "SconceError", "Tagger", "TokenVectors", "TruncationWarning",
-    "find_command", "run_command",
+    "Answerer", "Answers", "Attention", "Classifier", "Embedder", "MaskFiller", "Ranked", "Reranker", "SconceError", "Tagger",
+    "TokenVectors", "TruncationWarning", "find_command", "run_command",
 ]

@@ -26,8 +26,10 @@ _MAX_TEXTS = 1024
 _MAX_CHARACTERS = 1 << 20
 # Characters of a text, whose JSON may have six times as many bytes, in a body that the server accepts.
 _MAX_LENGTH = 32 << 20
-_CLASSES = {"embedding": "Embedder", "reranker": "Reranker", "classifier": "Classifier", "tagger": "Tagger"}
-_COMMANDS = {"mask_filler": "the command sconce fill", "answerer": "the command sconce answer"}
+_CLASSES = {
+    "embedding": "Embedder", "reranker": "Reranker", "classifier": "Classifier", "tagger": "Tagger", "mask_filler": "MaskFiller",
+    "answerer": "Answerer",
+}
 _M = TypeVar("_M", bound="Model")
 _models: weakref.WeakSet[Model] = weakref.WeakSet()
 
@@ -131,7 +133,7 @@ class Model:
         (kind,) = self._info["model_type"]
         if kind != self._KIND:
             self.close()
-            instead = _CLASSES.get(kind) or _COMMANDS.get(kind, "the command sconce")
+            instead = _CLASSES.get(kind, "the command sconce")
             raise SconceError(f"{self.model} is no model for {type(self).__name__}; use {instead}")
 
     def _tokens(self, texts: list[str]) -> Iterator[list[dict[str, Any]]]:
@@ -148,13 +150,17 @@ class Model:
             truncations.add(answer, start, end)
             yield pa.ipc.open_stream(answer.body).read_all()
 
-    def _column(self, task: str, column: str, texts: Texts, options: dict[str, Any]) -> list[Any]:
-        """What the rows of a task have in a column."""
-        truncations, found = Truncations(), list[Any]()
-        for rows in self._rows(task, as_texts(texts), options, truncations):
-            found += rows[column].to_pylist()
+    def _columns(self, task: str, columns: list[str], texts: Sequence[Any], options: dict[str, Any], **how: Any) -> list[dict[str, Any]]:
+        """What the rows of a task have in these columns."""
+        truncations, found = Truncations(), list[dict[str, Any]]()
+        for rows in self._rows(task, texts, options, truncations, **how):
+            found += rows.select(columns).to_pylist()
         truncations.warn()
         return found
+
+    def _column(self, task: str, column: str, texts: Texts, options: dict[str, Any]) -> list[Any]:
+        """What the rows of a task have in a column."""
+        return [row[column] for row in self._columns(task, [column], as_texts(texts), options)]
 
     def _ask(
         self, path: str, texts: Sequence[Any], fields: dict[str, Any], field: str = "texts", name: str = "texts",

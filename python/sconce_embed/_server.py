@@ -53,7 +53,8 @@ class Refused(Exception):
 
 
 class _Connection:
-    """A connection to the server, which says the length of each body. http.client would send and read in smaller pieces."""
+    """A connection to the server, which says the length of each body. http.client would add 0.2 ms to each answer, whose headers it
+    parses as those of mail."""
 
     def __init__(self, port: int) -> None:
         self.sock = socket.create_connection(("127.0.0.1", port))

@@ -1,9 +1,9 @@
-"""Models that score pairs, label texts, or label parts of texts."""
+"""Models that score pairs, label texts or parts of texts, answer questions, or fill masks."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,13 @@ from ._texts import Texts, as_text, as_texts
 from ._vectors import values
 
 Aggregation = Literal["none", "simple", "first", "average", "max"]
+
+
+class Answers(TypedDict):
+    """The answers in a text, best first: `text`, `start`, `end` and `score`; and the score of there being none."""
+
+    answers: list[dict[str, Any]]
+    no_answer: float
 
 
 class _TaskModel(Model):
@@ -84,3 +91,34 @@ class Tagger(_TaskModel):
     ) -> list[list[dict[str, Any]]]:
         """The entities of each text. With `stride`, long texts are read in windows, which share so many tokens."""
         return self._column("tag", "entities", texts, {"aggregation": aggregation, "stride": stride, "raw": raw})
+
+
+class MaskFiller(_TaskModel):
+    """A masked language model, which fills the masks of texts."""
+
+    _KIND = "mask_filler"
+
+    def fill(self, texts: Texts, *, top_k: int | None = None, raw: bool | None = None) -> list[list[list[dict[str, Any]]]]:
+        """For each text and each of its masks the `top_k` best tokens, best first, by default five; 0: all. `raw` scores are logits.
+
+        Raises SconceError for a text without a mask.
+        """
+        return self._column("fill", "masks", texts, {"top_k": top_k, "raw": raw})
+
+
+class Answerer(_TaskModel):
+    """A question-answering model, which finds answers in texts."""
+
+    _KIND = "answerer"
+
+    def answer(
+        self, question: str, texts: Texts, *, top_k: int | None = None, stride: int | None = None, max_answer_length: int | None = None,
+        raw: bool | None = None,
+    ) -> list[Answers]:
+        """The `top_k` best answers to the question in each text, by default one.
+
+        Long texts are read in windows, which share `stride` tokens.
+        """
+        pairs = [(as_text(question, "question"), text) for text in as_texts(texts)]
+        options = {"top_k": top_k, "stride": stride, "max_answer_length": max_answer_length, "raw": raw}
+        return cast("list[Answers]", self._columns("answer", ["answers", "no_answer"], pairs, options, field="pairs"))

@@ -258,3 +258,35 @@ fn distinct_files<'a>(entries: impl Iterator<Item = &'a Entry>) -> Vec<Arc<Mappe
     }
     files
 }
+
+#[cfg(test)]
+mod tests {
+    use safetensors::Dtype;
+    use safetensors::tensor::TensorView;
+
+    use super::*;
+
+    /// Values of fewer bits take fewer bits of packed weights, so they must not be counted as fewer than they
+    /// have.
+    #[test]
+    fn matrices_have_the_bits_of_the_widest() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.safetensors");
+        let zeros = [0; 32];
+        for (tensors, expected) in [
+            (&[("a", Dtype::BF16, &[2, 2][..]), ("bias", Dtype::F32, &[4])][..], 8),
+            (&[("a", Dtype::BF16, &[2, 2]), ("b", Dtype::F16, &[2, 2])], 11),
+            (&[("a", Dtype::F32, &[2, 2]), ("b", Dtype::F16, &[2, 2]), ("ids", Dtype::I64, &[2, 2])], 24),
+            (&[("a", Dtype::F64, &[2, 2])], 24),
+            (&[("bias", Dtype::F16, &[4])], 24),
+        ] {
+            let view = |(name, dtype, shape): &(&'static str, Dtype, &[usize])| {
+                let bytes = shape.iter().product::<usize>() * dtype.bitsize() / 8;
+                (*name, TensorView::new(*dtype, shape.to_vec(), &zeros[..bytes]).unwrap())
+            };
+            let file = safetensors::serialize(tensors.iter().map(view), None).unwrap();
+            std::fs::write(&path, file).unwrap();
+            assert_eq!(Checkpoint::open(&path).unwrap().significand_bits(), expected, "{tensors:?}");
+        }
+    }
+}

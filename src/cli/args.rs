@@ -7,8 +7,9 @@ use anyhow::{Result, bail};
 use clap::Args;
 use clap::builder::{PossibleValue, TypedValueParser};
 
-use super::choice::{OrAuto, choices, named, one_of};
+use super::choice::{OrAuto, choices, named, named_or_auto, one_of};
 use crate::error::UsageError;
+use crate::formats::TableFormat;
 use crate::hub::is_revision;
 use crate::model::modules::Role;
 use crate::nn::{ComputeDtype, DeviceRequest, LEXICAL, MULTI_VECTOR, Pool, Pooling, SPLADE};
@@ -16,6 +17,22 @@ use crate::text::{Chunking, TruncationSide};
 
 /// The default of `--model`.
 pub(super) const DEFAULT_MODEL: &str = "sentence-transformers/all-MiniLM-L6-v2";
+
+/// Where a table is written.
+#[derive(Debug, Args)]
+pub(super) struct TableArgs {
+    /// Output file [default: standard output]
+    ///
+    /// It is written atomically and replaces an existing file
+    #[arg(id = "table_output", short = 'o', long = "output", value_name = "FILE", help_heading = "Output")]
+    pub output: Option<PathBuf>,
+
+    /// text, jsonl, csv or parquet [default: by file extension, else text]
+    ///
+    /// Output format. auto: the default, which is text on standard output
+    #[arg(id = "auto_table_format", long = "output-format", value_name = "FORMAT", default_value = "auto", value_parser = named_or_auto::<TableFormat>(), hide_default_value = true, help_heading = "Output")]
+    pub output_format: OrAuto<TableFormat>,
+}
 
 /// How a text becomes a vector.
 #[derive(Debug, Args)]

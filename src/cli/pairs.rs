@@ -5,11 +5,10 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::Args;
 
-use super::args::{VerbosityArgs, finite, threads};
-use super::choice::{OrAuto, named, named_or_auto};
-use super::resolve::{console, table_format, target};
+use super::args::{TableArgs, VerbosityArgs, finite, threads};
+use super::choice::named;
+use super::resolve::{console, table};
 use crate::error::UsageError;
-use crate::formats::TableFormat;
 use crate::neighbours::Metric;
 use crate::nn::Isa;
 use crate::run::pairs::{Found, PairsOptions};
@@ -69,17 +68,8 @@ pub(super) struct PairsArgs {
     #[arg(id = "columns", long = "keep", value_name = "NAME", num_args = 1.., value_delimiter = ',', help_heading = "Neighbours")]
     pub keep: Vec<String>,
 
-    /// Output file [default: standard output]
-    ///
-    /// It is written atomically and replaces an existing file
-    #[arg(id = "table_output", short = 'o', long = "output", value_name = "FILE", help_heading = "Output")]
-    pub output: Option<PathBuf>,
-
-    /// text, jsonl, csv or parquet [default: by file extension, else text]
-    ///
-    /// Output format. auto: the default, which is text on standard output
-    #[arg(id = "auto_table_format", long = "output-format", value_name = "FORMAT", default_value = "auto", value_parser = named_or_auto::<TableFormat>(), hide_default_value = true, help_heading = "Output")]
-    pub output_format: OrAuto<TableFormat>,
+    #[command(flatten)]
+    pub table: TableArgs,
 
     /// Number of CPU threads [default: all available cores]
     #[arg(long, value_name = "N", value_parser = threads, help_heading = "Hardware")]
@@ -96,6 +86,7 @@ pub(super) struct PairsArgs {
 /// of the output is not known.
 pub(super) fn options(args: PairsArgs) -> Result<PairsOptions> {
     Isa::check().map_err(UsageError)?;
+    let (format, output) = table(&args.table)?;
     let (top_k, max_pairs) = (args.top_k as usize, args.max_pairs as usize);
     Ok(PairsOptions {
         vectors: args.file,
@@ -104,8 +95,8 @@ pub(super) fn options(args: PairsArgs) -> Result<PairsOptions> {
         threshold: args.threshold.map(|threshold| threshold as f32),
         found: if args.clusters { Found::Clusters } else { Found::Pairs { top_k, max_pairs } },
         keep: args.keep,
-        format: table_format(args.output_format, args.output.as_deref())?,
-        output: target(args.output),
+        format,
+        output,
         console: console(&args.verbosity),
     })
 }

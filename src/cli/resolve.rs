@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 
-use super::args::{DEFAULT_MODEL, HardwareArgs, HubArgs, ModelArgs, VectorArgs, VerbosityArgs};
+use super::args::{DEFAULT_MODEL, HardwareArgs, HubArgs, ModelArgs, TableArgs, VectorArgs, VerbosityArgs};
 use super::choice::OrAuto;
 use crate::error::UsageError;
 use crate::formats::TableFormat;
@@ -92,18 +92,21 @@ pub(super) fn format_of<T: Named>(
     })
 }
 
-/// The format of a table: as the option says, else by the extension of the output file, else text.
+/// The format of a table, as the option says, else by the extension of the output file, else text; and its
+/// destination.
 ///
 /// # Errors
 /// [`UsageError`] if the extension is not known.
-pub(super) fn table_format(format: OrAuto<TableFormat>, output: Option<&Path>) -> Result<TableFormat> {
-    format_of(format, output, TableFormat::Text, |extension| match extension {
+pub(super) fn table(args: &TableArgs) -> Result<(TableFormat, Target)> {
+    let (format, output) = (args.output_format.clone(), args.output.as_deref());
+    let format = format_of(format, output, TableFormat::Text, |extension| match extension {
         "txt" | "" => Some(TableFormat::Text),
         "jsonl" | "ndjson" => Some(TableFormat::Jsonl),
         "csv" => Some(TableFormat::Csv),
         "parquet" | "pq" => Some(TableFormat::Parquet),
         _ => None,
-    })
+    })?;
+    Ok((format, target(args.output.clone())))
 }
 
 /// The destination of an output.

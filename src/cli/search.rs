@@ -8,11 +8,11 @@ use anyhow::{Result, bail};
 use clap::Args;
 use clap::builder::{PossibleValue, TypedValueParser};
 
-use super::args::{ModelArgs, VectorArgs, finite, temperature};
+use super::args::{ModelArgs, TableArgs, VectorArgs, finite, temperature};
 use super::choice::{OrAuto, named, named_or_auto, one_of};
 use super::fields::text_fields;
 use super::records::is_stdin;
-use super::resolve::{self, console, embedding_model, inputs, table_format, target};
+use super::resolve::{self, console, embedding_model, inputs, table};
 use crate::error::UsageError;
 use crate::formats::TableFormat;
 use crate::input::{self, Fields, Filter};
@@ -146,14 +146,16 @@ pub(super) struct SearchArgs {
     #[arg(id = "least_score", long = "threshold", value_name = "SCORE", value_parser = finite, allow_negative_numbers = true, long_help, help_heading = "Neighbours")]
     pub threshold: Option<f64>,
 
+    /// Search only rows that meet conditions on columns
+    ///
+    /// For example 'status = "open" and year >= 2020': NAME OP VALUE with = != < <= > >=, joined by and, or
+    /// with --where for each. A number is compared with numbers, another value with text; a quote in quotes
+    /// is doubled; null meets no condition
+    #[arg(long = "where", value_name = "CONDITIONS", value_parser = str::parse::<Conditions>, help_heading = "Neighbours")]
+    pub conditions: Vec<Conditions>,
+
     /// cosine, dot or euclidean [default: the model's similarity function]
     ///
-    /// Search only rows that meet conditions on columns, for example 'status = "open" and year >= 2020':
-    /// NAME OP VALUE with = != < <= > >=, joined by and. A number is compared with numbers, another value
-    /// with text; null meets no condition
-    #[arg(long = "where", value_name = "CONDITIONS", value_parser = str::parse::<Conditions>, help_heading = "Neighbours")]
-    pub conditions: Option<Conditions>,
-
     /// Score of two vectors; euclidean is the negative distance. Equal scores rank by row
     #[arg(id = "search_metric", long = "metric", value_name = "METRIC", value_parser = named::<Metric>(), help_heading = "Neighbours")]
     pub metric: Option<Metric>,
@@ -189,17 +191,8 @@ pub(super) struct SearchArgs {
     #[arg(id = "shown_columns", long = "keep", value_name = "NAME", num_args = 1.., value_delimiter = ',', help_heading = "Neighbours")]
     pub keep: Option<Vec<String>>,
 
-    /// Output file [default: standard output]
-    ///
-    /// It is written atomically and replaces an existing file
-    #[arg(id = "table_output", short = 'o', long = "output", value_name = "FILE", help_heading = "Output")]
-    pub output: Option<PathBuf>,
-
-    /// text, jsonl, csv or parquet [default: by file extension, else text]
-    ///
-    /// Output format. auto: the default, which is text on standard output
-    #[arg(id = "auto_table_format", long = "output-format", value_name = "FORMAT", default_value = "auto", value_parser = named_or_auto::<TableFormat>(), hide_default_value = true, help_heading = "Output")]
-    pub output_format: OrAuto<TableFormat>,
+    #[command(flatten)]
+    pub table: TableArgs,
 
     /// What to do with queries longer than the limit. error: stop; truncate: take their first tokens; mean:
     /// encode the query in chunks and take the mean of their vectors, weighted by tokens
@@ -231,7 +224,7 @@ pub(super) fn options(mut args: SearchArgs) -> Result<SearchOptions> {
         (None, _) => None,
     };
     let console = console(&args.model.verbosity);
-    let format = table_format(args.output_format.clone(), args.output.as_deref())?;
+    let (format, output) = table(&args.table)?;
     let (found, query) = find_files(&args.path, std::mem::take(&mut args.query), args.are_texts)?;
     args.query = query;
     hint_at_files(&args.query, &console);
@@ -250,7 +243,7 @@ pub(super) fn options(mut args: SearchArgs) -> Result<SearchOptions> {
         searched,
         vector_field: args.vector_field,
         k: args.k as usize,
-        conditions: args.conditions,
+        conditions: args.conditions.into_iter().collect(),
         threshold: args.threshold.map(|threshold| threshold as f32),
         metric: args.metric,
         rescore: args.rescore.map(|path| Rescore { path, multiplier: args.rescore_multiplier as usize }),
@@ -258,7 +251,7 @@ pub(super) fn options(mut args: SearchArgs) -> Result<SearchOptions> {
         value_field: args.value_field,
         keep: args.keep,
         format,
-        output: target(args.output),
+        output,
         model: ModelOptions { only_queries, ..embedding_model(&args.model, &args.vectors)? },
         query_vectors: VectorOptions { on_long: args.on_long, ..resolve::vectors(&args.vectors) },
         console,

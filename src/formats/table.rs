@@ -8,6 +8,7 @@ use super::csv::write::{append_record, append_values};
 use super::jsonl::write::append_object;
 use super::parquet::write::TableEncoder;
 use crate::named::names;
+use crate::rows::columns::{SCORE, WEIGHT};
 use crate::rows::{FieldValue, KeptColumn, OutputFormat, to_text};
 use crate::store::{Access, Destination, OutputLock};
 use crate::sys::terminal::escape_controls;
@@ -150,8 +151,9 @@ fn align<I: Iterator<Item: Borrow<Vec<FieldValue>>>>(
     let mut widths: Vec<usize> = header.iter().map(|cell| cell.chars().count()).collect();
     let mut is_number = vec![true; columns.len()];
     for row in rows() {
-        for ((value, width), is_number) in row.borrow().iter().zip(&mut widths).zip(&mut is_number) {
-            *width = cell(value).chars().count().max(*width);
+        let cells = columns.iter().zip(row.borrow()).zip(&mut widths).zip(&mut is_number);
+        for (((column, value), width), is_number) in cells {
+            *width = cell(&column.name, value).chars().count().max(*width);
             *is_number &= value.is_null() || value.json().is_number();
         }
     }
@@ -163,14 +165,18 @@ fn align<I: Iterator<Item: Borrow<Vec<FieldValue>>>>(
         write(format!("{}\n", line.trim_end()).as_bytes())
     };
     write_line(&mut header.into_iter())?;
-    rows().try_for_each(|row| write_line(&mut row.borrow().iter().map(cell)))
+    rows().try_for_each(|row| {
+        write_line(&mut columns.iter().zip(row.borrow()).map(|(column, value)| cell(&column.name, value)))
+    })
 }
 
-/// A value for people: floats with four digits, other values as text on one line, cut if they are long.
-pub fn cell(value: &FieldValue) -> String {
+/// A value of a column for people: floats with four digits after the point, other values as text on one line,
+/// cut if they are long.
+pub fn cell(column: &str, value: &FieldValue) -> String {
     let json = value.json();
     if let Some(number) = json.as_f64().filter(|_| json.is_f64()) {
-        let is_small = number != 0.0 && number.abs() < 1e-3;
+        // Beside other scores and weights, one that rounds to 0 is none. Other numbers may all be small.
+        let is_small = number != 0.0 && number.abs() < 5e-5 && ![SCORE, WEIGHT].contains(&column);
         return if is_small { format!("{number:.3e}") } else { format!("{number:.4}") };
     }
     let text = on_one_line(&to_text(&json).unwrap_or_default());
@@ -190,7 +196,7 @@ pub fn on_one_line(text: &str) -> String {
 mod tests {
     use serde_json::json;
 
-    use super::{FieldValue, KeptColumn, align};
+    use super::{FieldValue, KeptColumn, align, cell};
     use crate::rows::ColumnType;
 
     #[test]
@@ -209,5 +215,18 @@ mod tests {
         align(&columns, || rows.iter(), append).unwrap();
         let expected = "  score  index  text\n 0.5000      7  a \\u{1b}b\n-1.2500   1234  c\n";
         assert_eq!(String::from_utf8(bytes).unwrap(), expected);
+    }
+
+    #[test]
+    fn floats_have_four_digits() {
+        for (column, value, expected) in [
+            ("score", 0.00012, "0.0001"),
+            ("weight", 3e-9, "0.0000"),
+            ("share", 5.731e-4, "0.0006"),
+            ("share", 3.2e-9, "3.200e-9"),
+            ("share", 0.0, "0.0000"),
+        ] {
+            assert_eq!(cell(column, &json!(value).into()), expected);
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! Reranking: the score of a query and each text, by a cross-encoder or by the similarity of vectors.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use anyhow::Result;
@@ -33,19 +34,19 @@ pub enum Reranker {
 /// An embedding model and what it makes of the queries.
 pub struct BiEncoder {
     encoder: Arc<TextEncoder>,
-    /// What texts are compared with.
+    /// What all texts are compared with. Empty if each has a query of its own.
     queries: Vec<Compared>,
-    /// The lengths of the queries, and the limit for them.
+    /// The lengths of these queries, and the limit for them.
     embedded: (EmbeddedTexts, usize),
     ranked: bool,
 }
 
 impl Reranker {
-    /// A reranker. A bi-encoder compares texts with `queries`, a cross-encoder takes the query of each text.
-    /// `ranked`: rows have a rank.
+    /// A reranker. A bi-encoder compares texts with `queries`, or if there are none each with its own, which
+    /// a cross-encoder always takes. `ranked`: rows have a rank.
     ///
     /// # Errors
-    /// If the model is no cross-encoder, and the options or a query per record need one: a usage error.
+    /// If the model is no cross-encoder, and the options need one: a usage error.
     /// [`TextError`](super::TextError) for the first query that cannot be encoded.
     pub fn new(
         loaded: Loaded,
@@ -72,9 +73,6 @@ impl Reranker {
             Some(PromptChoice::Name(_)) => return Err(needs_head("--prompt-name").into()),
             None => {}
         }
-        if queries.texts.is_empty() {
-            return Err(needs_head("--query-field").into());
-        }
         let bi_encoder = BiEncoder::new(loaded, options, &queries.texts, ranked, console)?;
         Ok(Reranker::BiEncoder(Box::new(bi_encoder)))
     }
@@ -87,11 +85,11 @@ impl Reranker {
         }
     }
 
-    /// The queries that a bi-encoder has embedded, and their limit.
+    /// The queries of all texts that a bi-encoder has embedded, and their limit.
     pub fn embedded_queries(&self) -> Option<&(EmbeddedTexts, usize)> {
         match self {
-            Reranker::CrossEncoder(_) => None,
-            Reranker::BiEncoder(encoder) => Some(&encoder.embedded),
+            Reranker::BiEncoder(encoder) if !encoder.queries.is_empty() => Some(&encoder.embedded),
+            Reranker::CrossEncoder(_) | Reranker::BiEncoder(_) => None,
         }
     }
 
@@ -117,37 +115,85 @@ impl BiEncoder {
         let engine = engine(TextEncoder::new(loaded, &options, console)?)?;
         let encoder = engine.task().clone();
         let limit = encoder.limit_of(Role::Query)?;
-        let (role, on_long) = (Some(Role::Query), Some(OnLong::Truncate));
-        let queries = queries.iter().map(|text| TaskInput { role, on_long, ..TaskInput::new(text) });
-        let queries: Vec<TaskInput> = queries.collect();
+        let queries: Vec<TaskInput> = queries.iter().map(|text| as_query(text)).collect();
         let mut embedded = EmbeddedTexts::embed(&engine, &queries)?;
         let vectors = std::mem::take(&mut embedded.vectors).into_iter();
         let queries = vectors.map(|vector| encoder.compared(vector)).collect::<Result<_>>()?;
         Ok(BiEncoder { encoder, queries, embedded: (embedded, limit), ranked })
     }
 
-    /// A row for each query, or for each query and chunk.
-    fn finish(&self, text: &TokenizedText, output: EncodedVector) -> Vec<TaskRow> {
-        let rows = self.encoder.finish(text, output, &RowOptions::default());
+    /// Tokenizes a text, and its own query if it has one.
+    fn tokenize(&self, input: &TaskInput) -> Result<TokenizedText, TokenizeError> {
+        let query = input.query.map(|query| self.encoder.tokenize(&as_query(query)).map(Arc::new));
+        let text = self.encoder.tokenize(&TaskInput { pair: None, query: None, ..*input })?;
+        Ok(TokenizedText { query: query.transpose()?, ..text })
+    }
+
+    /// The vectors of texts, and of the queries that they have of their own, each once.
+    fn encode(
+        &self,
+        texts: &[TokenizedText],
+        batch_tokens: usize,
+        worker: usize,
+    ) -> Result<Vec<EncodedPair>> {
+        let mut compared = HashMap::new();
+        for query in texts.iter().filter_map(|text| text.query.as_ref()) {
+            compared.entry(&**query).or_insert(None);
+        }
+        if !compared.is_empty() {
+            let queries: Vec<TokenizedText> = compared.keys().copied().cloned().collect();
+            let outputs = self.encoder.encode(&queries, batch_tokens, worker)?;
+            for (query, output) in queries.iter().zip(outputs) {
+                let rows = self.encoder.finish(query, output, &RowOptions::default());
+                let row = rows.first().and_then(|row| row.content.encoded(&self.encoder.content()));
+                let vector = row.map(|vector| self.encoder.compared(vector)).transpose()?;
+                if let Some(place) = compared.get_mut(query) {
+                    *place = vector.map(Arc::new);
+                }
+            }
+        }
+        let alone: Vec<TokenizedText> = texts.iter().map(without_query).collect();
+        let vectors = self.encoder.encode(&alone, batch_tokens, worker)?;
+        let pair = |(text, vector): (&TokenizedText, EncodedVector)| {
+            let query = text.query.as_ref().and_then(|query| compared[&**query].clone());
+            EncodedPair::Vector(vector, query)
+        };
+        Ok(texts.iter().zip(vectors).map(pair).collect())
+    }
+
+    /// A row for each query, or for each query and chunk. `own`: the text's own query.
+    fn finish(&self, text: &TokenizedText, output: EncodedVector, own: Option<&Compared>) -> Vec<TaskRow> {
+        let rows = self.encoder.finish(&without_query(text), output, &RowOptions::default());
         let content_type = self.encoder.content();
         let encoded = rows.iter().filter_map(|row| Some((row, row.content.encoded(&content_type)?)));
         let encoded: Vec<_> = encoded.collect();
         let row = |index, query: &Compared, (row, encoded): &(&TaskRow, Encoded)| {
             let content = Content::Score { score: query.score(encoded)?, rank: None };
             let is_finite = content.is_finite();
-            Some(TaskRow { span: row.span, query: Some(index), tokens: row.tokens, is_finite, content })
+            Some(TaskRow { span: row.span, query: index, tokens: row.tokens, is_finite, content })
         };
-        let queries = self.queries.iter().enumerate();
+        let common = self.queries.iter().enumerate().map(|(i, query)| (Some(i), query));
+        let queries = common.chain(own.map(|query| (None, query)));
         queries.flat_map(|(i, query)| encoded.iter().filter_map(move |text| row(i, query, text))).collect()
     }
+}
+
+/// A query that texts are compared with.
+fn as_query(text: &str) -> TaskInput<'_> {
+    TaskInput { role: Some(Role::Query), on_long: Some(OnLong::Truncate), ..TaskInput::new(text) }
+}
+
+/// A text as the encoder takes it.
+fn without_query(text: &TokenizedText) -> TokenizedText {
+    TokenizedText { query: None, ..text.clone() }
 }
 
 /// The output of a text.
 pub enum EncodedPair {
     /// The logit of a cross-encoder.
     Logits(Vec<f32>),
-    /// The vector that is compared with those of the queries.
-    Vector(EncodedVector),
+    /// The vector that is compared with those of the queries, and the text's own query.
+    Vector(EncodedVector, Option<Arc<Compared>>),
 }
 
 impl Task for Reranker {
@@ -156,7 +202,7 @@ impl Task for Reranker {
     fn tokenize(&self, input: &TaskInput) -> Result<TokenizedText, TokenizeError> {
         match self {
             Reranker::CrossEncoder(classifier) => classifier.tokenize(input),
-            Reranker::BiEncoder(encoder) => encoder.encoder.tokenize(&TaskInput { pair: None, ..*input }),
+            Reranker::BiEncoder(encoder) => encoder.tokenize(input),
         }
     }
 
@@ -171,10 +217,7 @@ impl Task for Reranker {
                 let logits = classifier.encode(texts, batch_tokens, worker)?;
                 logits.into_iter().map(EncodedPair::Logits).collect()
             }
-            Reranker::BiEncoder(bi_encoder) => {
-                let vectors = bi_encoder.encoder.encode(texts, batch_tokens, worker)?;
-                vectors.into_iter().map(EncodedPair::Vector).collect()
-            }
+            Reranker::BiEncoder(encoder) => encoder.encode(texts, batch_tokens, worker)?,
         })
     }
 
@@ -183,7 +226,9 @@ impl Task for Reranker {
             (Reranker::CrossEncoder(classifier), EncodedPair::Logits(logits)) => {
                 classifier.finish(text, logits, options)
             }
-            (Reranker::BiEncoder(encoder), EncodedPair::Vector(vector)) => encoder.finish(text, vector),
+            (Reranker::BiEncoder(encoder), EncodedPair::Vector(vector, query)) => {
+                encoder.finish(text, vector, query.as_deref())
+            }
             _ => panic!("the output is of another model"),
         }
     }
@@ -220,7 +265,7 @@ impl ModelTask for Reranker {
             Reranker::CrossEncoder(classifier) => classifier.vector_bytes(),
             // The vectors of a batch are compared before they are dropped.
             Reranker::BiEncoder(bi_encoder) => {
-                bi_encoder.encoder.vector_bytes() + bi_encoder.queries.len() * size_of::<TaskRow>()
+                bi_encoder.encoder.vector_bytes() + bi_encoder.queries.len().max(1) * size_of::<TaskRow>()
             }
         }
     }

@@ -1,6 +1,7 @@
 //! The token sequences of one text.
 
 use std::ops::{Range, RangeInclusive};
+use std::sync::Arc;
 
 use super::{Alignment, Role, TokenIds};
 
@@ -15,6 +16,8 @@ pub struct TokenizedText {
     pub prompt_tokens: usize,
     /// Whether it has a vector for each token, although others are pooled.
     pub per_token: bool,
+    /// The query whose vector its own is compared with, if it has one that other texts may not have.
+    pub query: Option<Arc<TokenizedText>>,
 }
 
 /// Tokens that attend to each other: one forward pass of the encoder.
@@ -42,17 +45,19 @@ pub struct Chunk {
 impl TokenizedText {
     /// A text of these sequences, in which all tokens are the text's own.
     pub fn new(sequences: Vec<Sequence>) -> Self {
-        TokenizedText { sequences, role: None, prompt_tokens: 0, per_token: false }
+        TokenizedText { sequences, role: None, prompt_tokens: 0, per_token: false, query: None }
     }
 
-    /// Tokens of all sequences, including special tokens.
+    /// Tokens of all sequences, including special tokens, and those of its query.
     pub fn token_count(&self) -> usize {
-        self.sequences.iter().map(|sequence| sequence.tokens.ids.len()).sum()
+        let own: usize = self.sequences.iter().map(|sequence| sequence.tokens.ids.len()).sum();
+        own + self.query.as_ref().map_or(0, |query| query.token_count())
     }
 
-    /// Tokens that truncation removed.
+    /// Tokens that truncation removed, also from its query.
     pub fn truncated_tokens(&self) -> usize {
-        self.sequences.iter().map(|sequence| sequence.tokens.truncated_tokens).sum()
+        let own: usize = self.sequences.iter().map(|sequence| sequence.tokens.truncated_tokens).sum();
+        own + self.query.as_ref().map_or(0, |query| query.truncated_tokens())
     }
 
     /// Where the tokens of the first sequence are in the text, if it was tokenized with that.
@@ -85,6 +90,7 @@ impl TokenizedText {
                 role: self.role,
                 prompt_tokens: self.prompt_tokens,
                 per_token: self.per_token,
+                query: self.query.clone(),
             })
             .collect()
     }

@@ -1,11 +1,12 @@
-//! CSV: the elements of a vector in the columns `e0`, `e1` and so on, and for int8 its `scale`; or a vector
-//! in one column, as a JSON list.
+//! CSV: the elements of a vector in the columns `e0`, `e1` and so on, or in one column, as a JSON list; and
+//! for int8 its `scale`.
 
 use std::ops::{ControlFlow, Range};
 use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Result, anyhow};
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::batch::is_shown;
@@ -22,8 +23,8 @@ use crate::neighbours::{Block, Representation};
 use crate::rows::columns::{EMBEDDING, SCALE, element};
 use crate::rows::{ColumnType, FieldValue, KeptColumn, OutputDtype};
 
-/// Rows whose elements tell whether a file without scales holds signs.
-const EXAMINED_ROWS: usize = 64;
+/// Vectors whose elements tell whether a file without scales holds signs.
+const EXAMINED_VECTORS: usize = 64;
 
 /// An indexed file.
 struct CsvVectors {
@@ -59,7 +60,7 @@ impl Layout {
             return Ok(Some(Layout::Elements(first..first + width)));
         }
         let candidate = |(i, name): (usize, &String)| {
-            let list = first.get(i).and_then(|field| parse_list(field).ok());
+            let list = first.get(i).and_then(parse_list::<f32>);
             let (held, type_name) = match list {
                 Some(list) => (Held::Vectors, format!("list of {}", list.len())),
                 None => (Held::Other, "text".into()),
@@ -80,6 +81,33 @@ impl Layout {
             Layout::List(list) => *list == column,
         }
     }
+
+    /// Whether a row has a vector. Null is an empty field in all of its columns.
+    fn has_vector(&self, row: &Row) -> bool {
+        match self {
+            Layout::Elements(columns) => {
+                !columns.clone().all(|column| row.get(column).is_some_and(<[u8]>::is_empty))
+            }
+            Layout::List(column) => !row.get(*column).unwrap_or_default().trim_ascii().is_empty(),
+        }
+    }
+
+    /// The width of the vector of a row, or 0 if it is malformed, and whether all elements are integers of 8
+    /// bits.
+    fn examine(&self, row: &Row) -> (usize, bool) {
+        match self {
+            Layout::Elements(columns) => {
+                let mut fields = row.iter().skip(columns.start).take(columns.len());
+                (columns.len(), fields.all(|field| parse::<i8>(field).is_some()))
+            }
+            Layout::List(column) => {
+                let field = row.get(*column).unwrap_or_default();
+                let integers = parse_list::<i8>(field).map(|list| list.len());
+                let width = integers.or_else(|| parse_list::<f32>(field).map(|list| list.len()));
+                (width.unwrap_or(0), integers.is_some())
+            }
+        }
+    }
 }
 
 /// Reads the header and finds the rows; `None` if no column is that of vectors.
@@ -91,27 +119,26 @@ pub(super) fn open(path: &Path, name: &Arc<str>, field: VectorField) -> Result<O
     let (positions, columns) =
         shown.map(|(i, column)| (i, KeptColumn::new(column, ColumnType::Text))).unzip();
     let scale = header.iter().position(|column| column == SCALE);
-    // Whether the elements of the first rows are integers of 8 bits, and the length of the first list.
-    let (mut has_only_int8, mut list_width) = (true, 0);
-    let rows = start.index(name, |row, record| match &layout {
-        Layout::Elements(columns) if row < EXAMINED_ROWS => {
-            let mut fields = record.iter().skip(columns.start).take(columns.len());
-            has_only_int8 &= fields.all(|field| parse::<i8>(field).is_some());
+    // The first vectors tell the width, and whether the elements are integers of 8 bits.
+    let (mut examined, mut has_only_int8) = (0, true);
+    let mut width = match &layout {
+        Layout::Elements(columns) => columns.len(),
+        Layout::List(_) => 0,
+    };
+    let rows = start.index(name, |_, record| {
+        if examined < EXAMINED_VECTORS && layout.has_vector(record) {
+            examined += 1;
+            let (found, is_int8) = layout.examine(record);
+            has_only_int8 &= is_int8;
+            width = if width == 0 { found } else { width };
         }
-        Layout::List(column) if list_width == 0 => {
-            let list = record.get(*column).and_then(|field| parse_list(field).ok());
-            list_width = list.map_or(0, |list| list.len());
-        }
-        _ => {}
     });
     let file = rows.map_err(|error| unread(name, error))?;
     let rows = file.units().last().map_or(0, |unit| unit.end);
-    let (dtype, width) = match &layout {
-        Layout::Elements(columns) if has_only_int8 && rows > 0 => {
-            (if scale.is_some() { OutputDtype::Int8 } else { OutputDtype::Binary }, columns.len())
-        }
-        Layout::Elements(columns) => (OutputDtype::F32, columns.len()),
-        Layout::List(_) => (OutputDtype::F32, list_width),
+    let dtype = match (has_only_int8 && examined > 0, scale) {
+        (false, _) => OutputDtype::F32,
+        (true, None) => OutputDtype::Binary,
+        (true, Some(_)) => OutputDtype::Int8,
     };
     let width = checked_width(name, width as u64)?;
     let dimensions = if dtype == OutputDtype::Binary { 8 * width } else { width };
@@ -127,8 +154,8 @@ fn parse<T: std::str::FromStr>(field: &[u8]) -> Option<T> {
 }
 
 /// A field that is a JSON list of numbers.
-fn parse_list(field: &[u8]) -> serde_json::Result<Vec<f32>> {
-    serde_json::from_slice(field)
+fn parse_list<T: DeserializeOwned>(field: &[u8]) -> Option<Vec<T>> {
+    serde_json::from_slice(field).ok()
 }
 
 impl Records for CsvVectors {
@@ -148,38 +175,45 @@ impl Records for CsvVectors {
 
     fn append(&self, row: usize, record: &Row, buffer: &mut BlockBuffer) -> Result<bool> {
         let name = &self.name;
-        let elements = match &self.layout {
-            Layout::Elements(columns) => columns.clone(),
-            Layout::List(column) => {
-                let field = record.get(*column).unwrap_or_default();
-                if field.trim_ascii().is_empty() {
-                    return Ok(false);
-                }
-                let list = parse_list(field).map_err(|error| {
-                    anyhow!("{name}: the vector of row {row} is not a list of numbers ({error}); remove the row, or correct it")
-                })?;
-                if list.len() != self.dimensions {
-                    return Err(wrong_width(name, row, list.len(), self.dimensions));
-                }
-                buffer.extend_f32(&list);
-                return Ok(true);
-            }
-        };
-        if elements.clone().all(|column| record.get(column).is_some_and(<[u8]>::is_empty)) {
+        if !self.layout.has_vector(record) {
             return Ok(false);
         }
-        let invalid = |column: usize| {
-            let found = record.get(column).map(String::from_utf8_lossy).unwrap_or_default();
-            let element = column - elements.start;
-            anyhow!(
-                "{name}: element {element} of row {row} is {found:?}, not a number; remove the row, or correct it"
-            )
-        };
-        for column in elements.clone() {
-            let field = record.get(column).unwrap_or_default();
-            match self.dtype {
-                OutputDtype::F32 => buffer.extend_f32(&[parse(field).ok_or_else(|| invalid(column))?]),
-                _ => buffer.extend_int8(&[parse(field).ok_or_else(|| invalid(column))?]),
+        match &self.layout {
+            Layout::Elements(columns) => {
+                for column in columns.clone() {
+                    let field = record.get(column).unwrap_or_default();
+                    let pushed = match self.dtype {
+                        OutputDtype::F32 => parse(field).map(|element| buffer.extend_f32(&[element])),
+                        _ => parse(field).map(|element| buffer.extend_int8(&[element])),
+                    };
+                    pushed.ok_or_else(|| {
+                        let (element, found) = (column - columns.start, String::from_utf8_lossy(field));
+                        anyhow!(
+                            "{name}: element {element} of row {row} is {found:?}, not a number; remove the row, or correct it"
+                        )
+                    })?;
+                }
+            }
+            Layout::List(column) => {
+                let field = record.get(*column).unwrap_or_default();
+                let malformed = |error: serde_json::Error| {
+                    anyhow!(
+                        "{name}: the vector of row {row} is not a list of numbers ({error}); remove the row, or correct it"
+                    )
+                };
+                let found = if self.dtype == OutputDtype::F32 {
+                    let list: Vec<f32> = serde_json::from_slice(field).map_err(malformed)?;
+                    buffer.extend_f32(&list);
+                    list.len()
+                } else {
+                    let list: Vec<i8> = serde_json::from_slice(field).map_err(malformed)?;
+                    buffer.extend_int8(&list);
+                    list.len()
+                };
+                let expected = self.dtype.width(self.dimensions);
+                if found != expected {
+                    return Err(wrong_width(name, row, found, expected));
+                }
             }
         }
         if let (OutputDtype::Int8, Some(scale)) = (self.dtype, self.scale) {

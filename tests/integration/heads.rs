@@ -519,9 +519,43 @@ fn a_bi_encoder_ranks_by_the_similarity_of_vectors() {
         assert_fails(&found, 2, parts);
     };
     refused(&["--query", "a", "--raw", "b"], &["--raw needs a cross-encoder"]);
+}
+
+/// With a query per record, a bi-encoder gives the scores that it gives with that query for all texts.
+#[test]
+fn a_bi_encoder_compares_each_record_with_its_own_query() {
     let folder = tempfile::tempdir().unwrap();
-    let path = input(folder.path(), &[json!({"text": "a", "pair": "b"})]);
-    refused(&["--query-field", "pair", "-i", &path], &["--query-field needs a cross-encoder"]);
+    let long = "the candle burns beside a lamp and a wick, ".repeat(9);
+    let texts = ["the candle burns", "a lamp, a wick and a flame", "query", &long, "a key"];
+    let queries = ["a light", "the wick", "a light", "a light", &long];
+    let records: Vec<Value> =
+        texts.iter().zip(queries).map(|(text, query)| json!({"text": text, "pair": query})).collect();
+    let path = input(folder.path(), &records);
+    let rerank = |model: &str, args: &[&str]| {
+        let model = fixture(model);
+        let found = sconce().arg("rerank").arg("-q").arg("-m").arg(model).args(args).output().unwrap();
+        assert!(found.status.success(), "{}", stderr(&found));
+        rows(&found)
+    };
+    let scores = |rows: &[Value]| -> Vec<Value> {
+        rows.iter().map(|row| json!([row["chunk"], row["start"], row["score"]])).collect()
+    };
+    for (model, options) in [
+        ("bert-tiny", &["--on-long", "truncate"][..]),
+        ("bert-tiny", &["--chunk", "8"]),
+        ("multi-vector/native", &["--on-long", "truncate"]),
+        ("sparse/bert-max", &["--on-long", "truncate"]),
+        ("sparse/distilbert-log1p", &["--on-long", "truncate"]),
+    ] {
+        let own =
+            rerank(model, &[&["-i", &path, "--query-field", "pair", "--keep", "pair"], options].concat());
+        for (index, query) in queries.iter().enumerate() {
+            let found: Vec<Value> = own.iter().filter(|row| row["index"] == index).cloned().collect();
+            let expected = rerank(model, &[&["--query", query, texts[index]], options].concat());
+            assert_eq!(scores(&found), scores(&expected), "{model} {options:?} {index}");
+            assert!(found.iter().all(|row| row["pair"] == *query), "{found:?}");
+        }
+    }
 }
 
 /// A run that is killed goes on where it was, and its output has the bytes of an uninterrupted run.

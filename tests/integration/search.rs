@@ -111,13 +111,14 @@ fn every_format_gives_the_same_neighbours_and_columns() {
     let folder = tempfile::tempdir().unwrap();
     for dtype in ["f32", "f16", "int8", "binary"] {
         let mut expected = None;
-        for format in FORMATS {
+        let one_column = ("csv", &["--vector-column", "embedding"][..]);
+        for (format, column) in FORMATS.map(|format| (format, &[][..])).into_iter().chain([one_column]) {
             let has_columns = !["npy", "safetensors"].contains(&format);
             let keep = if has_columns { &["--keep", "year", "note"][..] } else { &[] };
             let file = embedded(
                 folder.path(),
                 &format!("{dtype}.{format}"),
-                &[&["--normalize", "--output-dtype", dtype], keep].concat(),
+                &[&["--normalize", "--output-dtype", dtype], keep, column].concat(),
             );
             let mut found = search_rows(
                 &file,
@@ -424,6 +425,28 @@ fn rows_without_a_vector_are_counted_and_not_compared() {
         let args = ["search", "--query-vectors"];
         let found = sconce().args(args).args([&file, &file]).output().unwrap();
         assert_fails(&found, 1, &[file.to_str().unwrap(), "4 rows", "no vector (null); remove them"]);
+    }
+}
+
+/// Null says nothing about the type of the other vectors of a csv file.
+#[test]
+fn signs_in_csv_are_signs_with_null_among_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let input = folder.path().join("in.jsonl");
+    fs::write(&input, "{\"text\":\"a lamp\"}\n{\"text\":null}\n{\"text\":\"the wick burns\"}\n").unwrap();
+    let mut expected = None;
+    for (name, column) in
+        [("a.jsonl", &[][..]), ("elements.csv", &[]), ("list.csv", &["--vector-column", "embedding"])]
+    {
+        let file = folder.path().join(name);
+        let paths = ["--input", input.to_str().unwrap(), "-o", file.to_str().unwrap()];
+        let signs = ["--dimensions", "32", "--output-dtype", "binary", "--on-null", "null"];
+        let written = embed(MODEL, paths.iter().chain(&signs).chain(column));
+        assert!(written.status.success(), "{}", stderr(&written));
+        let found = search_rows(&file, &["the wick", "--dimensions", "32"]);
+        let scores: Vec<Value> = found.iter().map(|row| json!([row["index"], row["score"]])).collect();
+        assert_eq!(scores.len(), 2, "{name}: {found:?}");
+        assert_eq!(&scores, expected.get_or_insert_with(|| scores.clone()), "{name}");
     }
 }
 

@@ -67,6 +67,8 @@ fn the_neighbours_are_the_best_of_the_rows_that_meet_the_conditions() {
         });
         assert_eq!(search(&["-k", "4", "--where", conditions]), expected, "{name}");
         assert!(expected.len() >= 4, "{name}: {expected:?}");
+        let several = ["--where", "status = \"open\"", "--where", "year >= 2005 and year != 2012"];
+        assert_eq!(search(&[&["-k", "4"], &several[..]].concat()), expected, "{name}");
         assert_eq!(search(&["--where", "year > 9999"]), [], "{name}");
     }
     let file = path("a.parquet");
@@ -75,6 +77,15 @@ fn the_neighbours_are_the_best_of_the_rows_that_meet_the_conditions() {
     };
     assert_fails(&run("month = 3"), 2, &["--where month", "no such column", "status"]);
     assert_fails(&run("status > 3"), 1, &["status of row 0 is \"open\"", "not a number"]);
+    for (condition, unmet) in [
+        ("status = \"opened\" and year > 1", Some("meets status = 'opened'; nothing")),
+        ("year > 1 and year = 'new' and status = open", Some("meets year > 1 and year = 'new'; nothing")),
+        ("status = open and year > 1", None),
+    ] {
+        let note = stderr(&run(condition));
+        let is_noted = note.contains(&format!("no row of {file} {}", unmet.unwrap_or("meets")));
+        assert_eq!(is_noted, unmet.is_some(), "{condition}: {note}");
+    }
     let malformed = run("year ~ 3");
     assert_eq!(malformed.status.code(), Some(2));
     assert!(stderr(&malformed).contains("expected NAME = VALUE"), "{}", stderr(&malformed));

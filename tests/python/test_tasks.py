@@ -12,7 +12,9 @@ import warnings
 
 import numpy as np
 
-from sconce_embed import Classifier, Embedder, Reranker, SconceError, Tagger, TruncationWarning, find_command
+from sconce_embed import (
+    Answerer, Classifier, Embedder, MaskFiller, Reranker, SconceError, Tagger, TruncationWarning, find_command
+)
 
 FIXTURES = pathlib.Path(__file__).parents[2] / "tests" / "fixtures"
 MODEL, SPARSE = FIXTURES / "bert-tiny", FIXTURES / "sparse" / "bert-max"
@@ -213,6 +215,31 @@ class Heads(unittest.TestCase):
                 self.assertEqual(self.rounded(found), self.rounded(expected))
                 self.assertEqual(len(getattr(head, method)(MANY)), 1500)
 
+    def test_tokens_for_masks_are_those_of_the_command_line(self):
+        model, texts = FIXTURES / "masked-lm" / "bert", ["the [MASK] burns", "[MASK] a [MASK]", "the [MASK] burns"]
+        with MaskFiller(model) as filler, records(texts) as file:
+            for options, arguments in [({}, []), ({"top_k": 2, "raw": True}, ["--top-k", "2", "--raw"])]:
+                expected = [row["masks"] for row in command_rows("fill", "-m", model, "-i", file.name, *arguments)]
+                found = filler.fill(texts, **options)
+                self.assertEqual([self.rounded(masks) for masks in found], [self.rounded(masks) for masks in expected])
+            self.assertEqual([len(masks) for masks in filler.fill(texts * 500)], [1, 2, 1] * 500)
+            self.assertEqual(filler.fill([]), [])
+            self.assertRaisesRegex(SconceError, r"^texts\[1\] .*\[MASK\]", filler.fill, ["a [MASK]", "a lamp"])
+
+    def test_answers_are_those_of_the_command_line(self):
+        model, question = FIXTURES / "token-heads" / "qa-word-piece", "what burns"
+        texts = ["the lamp burns", "a wick in the lamp " * 30, "the lamp burns"]
+        with Answerer(model) as answerer, records(texts) as file:
+            for options, arguments in [({}, []), ({"top_k": 3, "max_answer_length": 2, "raw": True}, ["--top-k", "3", "--raw"])]:
+                arguments += ["--max-answer-length", "2"] if options else []
+                rows = command_rows("answer", "-m", model, "-i", file.name, "--question", question, *arguments)
+                found = answerer.answer(question, texts, **options)
+                self.assertEqual(*(self.rounded([row["answers"] for row in one]) for one in (found, rows)))
+                for row, expected in zip(found, rows):
+                    self.assertEqual(np.float32(row["no_answer"]), np.float32(expected["no_answer"]))
+            self.assertEqual(len(answerer.answer(question, MANY)), 1500)
+            self.assertRaisesRegex(TypeError, "^question is None", answerer.answer, None, texts)
+
     def rounded(self, rows):
         return [[{name: np.float32(value) if name == "score" else value for name, value in one.items()} for one in row] for row in rows]
 
@@ -222,7 +249,9 @@ class Heads(unittest.TestCase):
             (Reranker, "bert-tiny", "is no model for Reranker; use Embedder"),
             (Classifier, "token-heads/ner-word-piece", "use Tagger"),
             (Tagger, "heads/bert", "use Classifier"),
-            (Embedder, "masked-lm/bert", "use the command sconce fill"),
+            (Embedder, "masked-lm/bert", "use MaskFiller"),
+            (MaskFiller, "token-heads/qa-word-piece", "use Answerer"),
+            (Answerer, "bert-tiny", "use Embedder"),
         ]:
             self.assertRaisesRegex(SconceError, expected, kind, FIXTURES / model)
 

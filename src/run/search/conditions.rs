@@ -1,19 +1,21 @@
 //! `search --where`: which rows are searched.
 
 use std::cmp::Ordering;
+use std::fmt;
 use std::str::FromStr;
 
 use anyhow::{Result, bail};
 use serde_json::Number;
 
 use crate::rows::{FieldValue, to_text};
+use crate::sys::console::Console;
 use crate::vectors::VectorFile;
 
 /// Rows whose columns are read at a time.
 const GROUP_ROWS: usize = 1 << 14;
 const EXPECTED: &str = "expected NAME = VALUE, with = != < <= > or >=, and several joined by and";
-/// The operators, and the orders of a value and the literal with which they hold.
-const OPERATORS: [(&str, &[Ordering]); 6] = [
+/// All operators.
+static OPERATORS: [Operator; 6] = [
     ("=", &[Ordering::Equal]),
     ("!=", &[Ordering::Less, Ordering::Greater]),
     ("<", &[Ordering::Less]),
@@ -22,15 +24,17 @@ const OPERATORS: [(&str, &[Ordering]); 6] = [
     (">=", &[Ordering::Greater, Ordering::Equal]),
 ];
 
+/// The name of an operator, and the orders of a value and the literal with which it holds.
+type Operator = (&'static str, &'static [Ordering]);
+
 /// Conditions, all of which a row has to meet: `status = "open" and year >= 2020`.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Conditions(Vec<Condition>);
 
 #[derive(Debug, Clone, PartialEq)]
 struct Condition {
     column: String,
-    /// The orders of the value and the literal with which the condition is met.
-    orders: &'static [Ordering],
+    operator: Operator,
     literal: Literal,
 }
 
@@ -46,7 +50,7 @@ enum Literal {
 enum Part {
     Word(String),
     Quoted(String),
-    Operator(&'static [Ordering]),
+    Operator(Operator),
 }
 
 impl FromStr for Conditions {
@@ -56,7 +60,7 @@ impl FromStr for Conditions {
         let parts = parts(text)?;
         let is_and = |part: &Part| matches!(part, Part::Word(word) if word.eq_ignore_ascii_case("and"));
         let condition = |parts: &[Part]| match parts {
-            [Part::Word(column) | Part::Quoted(column), Part::Operator(orders), value] => {
+            [Part::Word(column) | Part::Quoted(column), Part::Operator(operator), value] => {
                 let literal = match value {
                     Part::Quoted(text) => Literal::Text(text.clone()),
                     Part::Word(word) => {
@@ -64,11 +68,27 @@ impl FromStr for Conditions {
                     }
                     Part::Operator(_) => return Err(EXPECTED.to_owned()),
                 };
-                Ok(Condition { column: column.clone(), orders, literal })
+                Ok(Condition { column: column.clone(), operator: *operator, literal })
             }
             _ => Err(EXPECTED.into()),
         };
         parts.split(is_and).map(condition).collect::<Result<_, _>>().map(Conditions)
+    }
+}
+
+impl FromIterator<Conditions> for Conditions {
+    fn from_iter<I: IntoIterator<Item = Conditions>>(conditions: I) -> Self {
+        Conditions(conditions.into_iter().flat_map(|conditions| conditions.0).collect())
+    }
+}
+
+impl fmt::Display for Condition {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let Condition { column, operator: (operator, _), literal } = self;
+        match literal {
+            Literal::Number(number) => write!(f, "{column} {operator} {number}"),
+            Literal::Text(text) => write!(f, "{column} {operator} '{}'", text.replace('\'', "''")),
+        }
     }
 }
 
@@ -77,17 +97,28 @@ fn parts(text: &str) -> Result<Vec<Part>, String> {
     let is_operator = |c: char| "=!<>".contains(c);
     let (mut parts, mut rest) = (Vec::new(), text.trim_start());
     while let Some(first) = rest.chars().next() {
-        let part;
         if first == '"' || first == '\'' {
-            let end = rest[1..].split_once(first);
-            (part, rest) = end.ok_or_else(|| format!("a text begins with {first} and does not end"))?;
-            parts.push(Part::Quoted(part.into()));
+            let mut text = String::new();
+            rest = &rest[1..];
+            loop {
+                let end = rest.split_once(first);
+                let (part, more) =
+                    end.ok_or_else(|| format!("a text begins with {first} and does not end"))?;
+                text.push_str(part);
+                rest = more;
+                // As in SQL, a quote in the text is doubled.
+                let Some(more) = rest.strip_prefix(first) else { break };
+                text.push(first);
+                rest = more;
+            }
+            parts.push(Part::Quoted(text));
         } else {
             let ends =
                 |c: char| is_operator(c) != is_operator(first) || c.is_whitespace() || "\"'".contains(c);
+            let part;
             (part, rest) = rest.split_at(rest.find(ends).unwrap_or(rest.len()));
             parts.push(match OPERATORS.iter().find(|(name, _)| *name == part) {
-                Some((_, orders)) => Part::Operator(orders),
+                Some(operator) => Part::Operator(*operator),
                 None if is_operator(first) => return Err(EXPECTED.into()),
                 None => Part::Word(part.into()),
             });
@@ -108,7 +139,7 @@ impl Condition {
     /// Whether the value of a row meets the condition; null and NaN do not. A number is compared with
     /// numbers, and a text with the text of any value.
     fn meets(&self, value: &FieldValue, row: usize) -> Result<bool> {
-        let Condition { column, orders, literal } = self;
+        let Condition { column, operator: (_, orders), literal } = self;
         if let (Some(infinite), Literal::Number(literal)) = (value.not_finite(), literal) {
             let order = literal.as_f64().and_then(|literal| infinite.partial_cmp(&literal));
             return Ok(order.is_some_and(|order| orders.contains(&order)));
@@ -135,26 +166,40 @@ impl Condition {
 }
 
 impl Conditions {
-    /// Whether each row of a file meets the conditions.
+    /// Makes a search find only the rows that meet all conditions, and prints a note if there is none.
     ///
     /// # Errors
     /// If the file does not have one of the columns: a usage error. If a value is no number, but compared
     /// with one.
-    pub(super) fn rows(&self, file: &VectorFile) -> Result<Vec<bool>> {
+    pub(super) fn apply(&self, file: &mut VectorFile, console: &Console) -> Result<()> {
+        if self.0.is_empty() {
+            return Ok(());
+        }
         let columns = self.0.iter().map(|condition| file.column(&condition.column, "--where"));
         let columns = columns.collect::<Result<Vec<_>>>()?;
-        let mut found = Vec::with_capacity(file.rows());
+        let mut searched = Vec::with_capacity(file.rows());
+        // The most conditions that a row meets, from the first one on.
+        let mut most = 0;
         for start in (0..file.rows()).step_by(GROUP_ROWS) {
             let rows: Vec<usize> = (start..file.rows().min(start + GROUP_ROWS)).collect();
             for (row, values) in rows.iter().zip(file.values(&rows, &columns)?) {
-                let mut conditions = self.0.iter().zip(&values);
-                let all = conditions.try_fold(true, |all, (condition, value)| {
-                    Ok::<_, anyhow::Error>(all && condition.meets(value, *row)?)
-                });
-                found.push(all?);
+                let mut met = 0;
+                for (condition, value) in self.0.iter().zip(&values) {
+                    if !condition.meets(value, *row)? {
+                        break;
+                    }
+                    met += 1;
+                }
+                searched.push(met == self.0.len());
+                most = most.max(met);
             }
         }
-        Ok(found)
+        if let Some(unmet) = self.0.get(..=most).filter(|_| !searched.is_empty()) {
+            let unmet = unmet.iter().map(Condition::to_string).collect::<Vec<_>>().join(" and ");
+            console.note(format!("--where: no row of {} meets {unmet}; nothing is found", file.name()));
+        }
+        file.search_only(searched);
+        Ok(())
     }
 }
 
@@ -168,7 +213,7 @@ mod tests {
     fn conditions_are_names_operators_and_values() {
         let condition = |column: &str, operator: usize, literal| Condition {
             column: column.into(),
-            orders: OPERATORS[operator].1,
+            operator: OPERATORS[operator],
             literal,
         };
         let text = |text: &str| Literal::Text(text.into());
@@ -183,7 +228,26 @@ mod tests {
                 condition("f", 2, Literal::Number(Number::from_f64(0.5).unwrap())),
             ]
         );
-        for wrong in ["", "a", "a =", "= 3", "a == 3", "a = 3 and", "a = 3 or b = 4", "a = 'b", "a = ="] {
+        let quoted = r#"a = 'it''s "so"' and b = "say ""so""" and c = '' and d = ''''"#;
+        let texts = ["it's \"so\"", "say \"so\"", "", "'"];
+        let conditions = ["a", "b", "c", "d"].iter().zip(texts);
+        let conditions = conditions.map(|(column, value)| condition(column, 0, text(value)));
+        assert_eq!(quoted.parse::<Conditions>().unwrap().0, conditions.collect::<Vec<_>>());
+        let shown = quoted.parse::<Conditions>().unwrap().0[0].to_string();
+        assert_eq!(shown, "a = 'it''s \"so\"'");
+        for wrong in [
+            "",
+            "a",
+            "a = 'b''",
+            "a = 'b' 'c'",
+            "a =",
+            "= 3",
+            "a == 3",
+            "a = 3 and",
+            "a = 3 or b = 4",
+            "a = 'b",
+            "a = =",
+        ] {
             assert!(wrong.parse::<Conditions>().is_err(), "{wrong}");
         }
     }

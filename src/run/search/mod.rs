@@ -46,9 +46,7 @@ pub fn search(options: &SearchOptions) -> Result<()> {
     let rescored = rescored.map(|rescore| open_rescored(options, rescore, &file)).transpose()?;
     let output = output.map_or_else(|| open_output(options), Ok)?;
     let shown = results::ShownColumns::new(options, &file)?;
-    if let Some(conditions) = &options.conditions {
-        file.search_only(conditions.rows(&file)?);
-    }
+    options.conditions.apply(&mut file, &options.console)?;
     let QueryVectors { vectors, ids, similarity, read } = queries::embed(options, &file)?;
     let lock = output.check("--output", &read)?;
     let noun = match file.representation() {

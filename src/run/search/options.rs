@@ -24,8 +24,8 @@ pub struct SearchOptions {
     pub queries: Queries,
     /// Maximum neighbours of a query.
     pub k: usize,
-    /// What the rows meet that are searched. `None`: all are.
-    pub conditions: Option<Conditions>,
+    /// What the rows meet that are searched.
+    pub conditions: Conditions,
     /// The least score of a neighbour.
     pub threshold: Option<f32>,
     /// The metric. `None`: the similarity function of the model.

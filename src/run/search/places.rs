@@ -14,6 +14,7 @@ use crate::formats::{MAX_CELL_CHARS, cell, on_one_line};
 use crate::input::{Entries, Entry, Fields, Source};
 use crate::neighbours::Neighbour;
 use crate::rows::FieldValue;
+use crate::rows::columns::{SCORE, WEIGHT};
 use crate::store::{Access, Destination, OutputLock, Target};
 use crate::sys::terminal::{escape_controls, stdout_columns};
 use crate::vectors::VectorFile;
@@ -71,8 +72,8 @@ impl Places<'_> {
         let weights = self.weights.map(|weights| weights.of_scores(&scores));
         let mut page = String::new();
         for (i, neighbour) in neighbours.iter().enumerate() {
-            let score = cell(&neighbour.score.into());
-            let weight = weights.as_ref().map(|weights| format!("  {}", cell(&weights[i].into())));
+            let score = cell(SCORE, &neighbour.score.into());
+            let weight = weights.as_ref().map(|weights| format!("  {}", cell(WEIGHT, &weights[i].into())));
             let prefix = format!("{number}{score}{}  ", weight.unwrap_or_default());
             self.add(&mut page, &prefix, &fields[rows.partition_point(|row| *row < neighbour.index)]);
         }

@@ -270,7 +270,7 @@ impl Task for Embedder {
             }
         };
         let per_token = input.per_token && self.pools_whole_texts();
-        Ok(TokenizedText { sequences, role, prompt_tokens, per_token })
+        Ok(TokenizedText { role, prompt_tokens, per_token, ..TokenizedText::new(sequences) })
     }
 
     fn encode(
