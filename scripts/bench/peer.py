@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs one peer; scripts/bench/peers.py starts it and talks to it over standard input and output.
 
-    python scripts/bench/peer.py NAME TYPE --model DIR --conversions DIR [--threads 2] [--batch 32]
+    python scripts/bench/peer.py NAME TYPE --model DIR --conversions DIR [--threads 2] [--batch 32] [--pooling mean]
 
 Loads the model and prints the version of the peer as a line of JSON. Each line of standard input is the path of a text file, one text
 per line, optionally followed by a tab and the path of a .npy file for the vectors. For each it embeds the texts and prints
@@ -87,6 +87,45 @@ def ctranslate2(args):
     return by_batches(args, hidden), ["ctranslate2"]
 
 
+def llama_cpp(args):
+    """Sequences of similar length in batches of up to 512 tokens, the default; int8 is Q8_0. Ids come from the model's tokenizer, as for
+    the other peers."""
+    import llama_cpp
+    import numpy as np
+
+    modes = {"mean": llama_cpp.LLAMA_POOLING_TYPE_MEAN, "cls": llama_cpp.LLAMA_POOLING_TYPE_CLS, "lasttoken": llama_cpp.LLAMA_POOLING_TYPE_LAST}
+    model = llama_cpp.Llama(
+        str(args.conversions / f"{args.type}.gguf"), embedding=True, pooling_type=modes[args.pooling], n_ctx=512, n_batch=512, n_ubatch=512,
+        n_threads=args.threads, n_threads_batch=args.threads, verbose=False,
+    )
+    tokenizer, width = tokenizer_of(args), model.n_embd()
+
+    def embed(texts):
+        ids = [encoding.ids for encoding in tokenizer.encode_batch(texts)]
+        order = sorted(range(len(texts)), key=lambda text: -len(ids[text]))
+        vectors = np.empty((len(texts), width), np.float32)
+        waiting = []
+
+        def decode():
+            model._ctx.kv_cache_clear()
+            model._ctx.decode(model._batch)
+            model._batch.reset()
+            for sequence, row in enumerate(waiting):
+                pointer = llama_cpp.llama_get_embeddings_seq(model._ctx.ctx, sequence)
+                vectors[row] = np.ctypeslib.as_array(pointer, (width,))
+            waiting.clear()
+
+        for row in order:
+            if waiting and sum(len(ids[other]) for other in [*waiting, row]) > 512:
+                decode()
+            model._batch.add_sequence(ids[row], len(waiting), True)
+            waiting.append(row)
+        decode()
+        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+    return embed, ["llama-cpp-python"]
+
+
 def sconce(args):
     """The Python package over the sconce that SCONCE_COMMAND names."""
     from sconce_embed import Embedder
@@ -101,18 +140,26 @@ PEERS = {
     "onnxruntime": onnxruntime,
     "openvino": openvino,
     "ctranslate2": ctranslate2,
+    "llama.cpp": llama_cpp,
 }
 
 
-def by_batches(args, hidden):
-    """Wraps `hidden(ids, mask, encodings)`, which returns hidden states (B, T, H), into a function from texts to vectors (N, H): batches
-    of similar length, mean pooling, normalisation."""
-    import numpy as np
+def tokenizer_of(args):
+    """The model's tokenizer, which truncates and does not pad."""
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(args.model / "tokenizer.json"))
     tokenizer.no_padding()
     tokenizer.enable_truncation(json.loads((args.model / "sentence_bert_config.json").read_text())["max_seq_length"])
+    return tokenizer
+
+
+def by_batches(args, hidden):
+    """Wraps `hidden(ids, mask, encodings)`, which returns hidden states (B, T, H), into a function from texts to vectors (N, H): batches
+    of similar length, pooling, normalisation."""
+    import numpy as np
+
+    tokenizer = tokenizer_of(args)
 
     def embed(texts):
         encodings = tokenizer.encode_batch(texts)
@@ -126,11 +173,17 @@ def by_batches(args, hidden):
             for row, encoding in enumerate(batch):
                 ids[row, : len(encoding.ids)] = encoding.ids
                 mask[row, : len(encoding.ids)] = 1
-            # Sum in place of the mean: normalisation gives the same vector.
-            sums = np.matmul(mask[:, None].astype(np.float32), hidden(ids, mask, batch))[:, 0]
+            states = hidden(ids, mask, batch)
+            if args.pooling == "cls":
+                pooled = states[:, 0]
+            elif args.pooling == "lasttoken":
+                pooled = states[np.arange(len(batch)), mask.sum(axis=1) - 1]
+            else:
+                # Sum in place of the mean: normalisation gives the same vector.
+                pooled = np.matmul(mask[:, None].astype(np.float32), states)[:, 0]
             if vectors is None:
-                vectors = np.empty((len(texts), sums.shape[1]), np.float32)
-            vectors[rows] = sums / np.linalg.norm(sums, axis=1, keepdims=True)
+                vectors = np.empty((len(texts), pooled.shape[1]), np.float32)
+            vectors[rows] = pooled / np.linalg.norm(pooled, axis=1, keepdims=True)
         return vectors
 
     return embed
@@ -144,6 +197,7 @@ def main():
     parser.add_argument("--conversions", type=Path, required=True)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--pooling", choices=["mean", "cls", "lasttoken"], default="mean")
     args = parser.parse_args()
     # Set before a library is imported and reads them.
     os.environ.update(

@@ -23,6 +23,7 @@ Vectors are compared with those of sentence-transformers in f32, which therefore
 
 import argparse
 import datetime
+import itertools
 import json
 import os
 import platform
@@ -40,7 +41,7 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer
 
-from peer_models import CACHE, folder_of
+from peer_models import CACHE, checksum, folder_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PEERS = {
@@ -50,12 +51,17 @@ PEERS = {
     "ctranslate2": ["f32", "bf16", "int8"],
     "openvino": ["f32", "bf16"],
     "candle-transformers": ["f32"],
+    "llama.cpp": ["f32", "bf16", "int8"],
 }
+# Those of this script; full_size_peers.py has its own.
+DEFAULT = [name for name in PEERS if name != "llama.cpp"]
 REFERENCE = ("sentence-transformers", "f32")
 TEXTS = ["short", "mixed", "long"]
 TYPES = ["f32", "bf16x3", "bf16", "int8"]
 # The type of the peers to compare with, for types that no peer has.
 NEAREST = {"bf16x3": "f32"}
+# The mean cosine to the reference below which a peer is not compared with: it computes something else.
+AGREES = {"f32": 0.9999, "bf16x3": 0.9999, "bf16": 0.99, "int8": 0.95}
 BATCH = 32
 # Single texts of a round, and seconds before each.
 SINGLE_TEXTS = 32
@@ -113,10 +119,14 @@ class Server:
     embed_single = embed
 
     def peak_bytes(self):
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(status.split("VmHWM:")[1].split()[0]) * 1024
+        if self.process.poll() is None:
+            status = Path(f"/proc/{self.process.pid}/status").read_text()
+            self.peak = int(status.split("VmHWM:")[1].split()[0]) * 1024
+        return self.peak
 
     def close(self):
+        if self.process.poll() is None:
+            self.peak_bytes()
         self.process.kill()
         self.process.wait()
 
@@ -130,7 +140,7 @@ class Sconce:
         self.folder, self.patience, self.peak, self.loads = folder, args.patience, 0, []
         self.type = ["--dtype", type]
         self.whole = {}
-        self.version = subprocess.check_output([binary, "--version"], text=True).strip()
+        self.version = subprocess.check_output([binary, "--version"], text=True).splitlines()[0]
         known = subprocess.check_output([binary, "embed", "--help"], text=True)
         if "--dtype " not in known:
             if type != "f32":
@@ -193,21 +203,22 @@ def start_process(name, type, args, folder):
     else:
         command = [sys.executable, ROOT / "scripts/bench/peer.py", name, type, "--model", args.model]
         command += ["--conversions", folder_of(args.model), "--threads", str(args.threads), "--batch", str(BATCH)]
+        command += ["--pooling", args.pooling]
     return Server(command, environment, folder / f"{name}-{type}.log", args.patience)
 
 
-def convert(model):
-    with tempfile.TemporaryFile() as log:
-        done = subprocess.run([sys.executable, ROOT / "scripts/bench/peer_models.py", model], stdout=log, stderr=log)
-        log.seek(0)
-        if done.returncode != 0:
-            sys.exit(f"cannot convert the model for the peers:\n{log.read().decode(errors='replace')}")
+def convert(model, *names):
+    """Writes the files of these names, or those of the peers of BERT models."""
+    with tempfile.NamedTemporaryFile() as log:
+        command = [sys.executable, ROOT / "scripts/bench/peer_models.py", model, *names]
+        if subprocess.run(command, stdout=log, stderr=log).returncode != 0:
+            raise Failed(last_line(log.name))
 
 
 def texts(args, folder):
-    """The chosen files, cut to --part of their texts, with the number of tokens of each text; a file to warm up with: the first texts of
-    each; and a file for each single text, with the number of its tokens."""
-    whole = CACHE / "texts" / folder_of(args.model).name
+    """The chosen files, cut to --part of their texts or to args.tokens, with the number of tokens of each text; a file to warm up with:
+    the first texts of each; and a file for each single text, with the number of its tokens."""
+    whole = CACHE / "texts" / checksum(args.model / "tokenizer.json")
     if not all((whole / f"{name}.txt").exists() for name in TEXTS):
         command = [sys.executable, ROOT / "scripts/bench/bench_texts.py", whole, "--model", args.model]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
@@ -218,14 +229,18 @@ def texts(args, folder):
     for name in args.texts:
         lines = (whole / f"{name}.txt").read_text().split("\n")[:-1]
         lines = lines[: max(BATCH, round(len(lines) * args.part))]
-        first += lines[:BATCH]
+        counts = [len(encoding.ids) for encoding in tokenizer.encode_batch(lines)]
+        if args.tokens is not None:
+            enough = sum(before < args.tokens for before in itertools.accumulate(counts, initial=0))
+            lines, counts = lines[:enough], counts[:enough]
+        first += lines[: args.warm_up]
         path = folder / f"{name}.txt"
         path.write_text("".join(line + "\n" for line in lines))
-        files[path] = [len(encoding.ids) for encoding in tokenizer.encode_batch(lines)]
+        files[path] = counts
     warm_up = folder / "warm-up.txt"
     warm_up.write_text("".join(line + "\n" for line in first))
     singles = {}
-    for index, line in enumerate((whole / f"{TEXTS[0]}.txt").read_text().split("\n")[:SINGLE_TEXTS]):
+    for index, line in enumerate((whole / f"{TEXTS[0]}.txt").read_text().split("\n")[: args.single_texts]):
         path = folder / f"single-{index}.txt"
         path.write_text(line + "\n")
         singles[path] = len(tokenizer.encode(line).ids)
@@ -234,8 +249,8 @@ def texts(args, folder):
 
 def measure(peers, files, warm_up, singles, args, folder):
     """Four dictionaries: the running peers; the seconds of every round, by peer and file; those of each single text, a list per round, by
-    peer and pause; the reason of each peer that failed."""
-    warm_up_tokens = sum(sum(tokens[:BATCH]) for tokens in files.values())
+    peer and pause; the reason of each peer that failed. A peer that took more than args.once seconds for a file does not repeat it."""
+    warm_up_tokens = sum(sum(tokens[: args.warm_up]) for tokens in files.values())
     running, seconds, single, failed = {}, {}, {}, {}
 
     def attempt(peer, doing, what):
@@ -259,6 +274,8 @@ def measure(peers, files, warm_up, singles, args, folder):
     for round in range(args.rounds):
         for file in files:
             for peer in list(running):
+                if max(seconds.get((peer, file), [0])) > args.once:
+                    continue
                 target = folder / f"{'-'.join(peer)}-{file.stem}.npy" if round == 0 else None
                 took = attempt(peer, lambda: running[peer].embed(file, target), f"{file.stem}, round {round + 1}")
                 if took is not None:
@@ -270,7 +287,7 @@ def measure(peers, files, warm_up, singles, args, folder):
             try:
                 # Only the second time counts.
                 embed_singles(running[peer], singles, 0)
-                for column, pause in PAUSES.items():
+                for column, pause in args.pauses.items():
                     took = embed_singles(running[peer], singles, pause)
                     single.setdefault((peer, column), []).append(took)
                     progress(f"{what}, {' '.join(peer)}: {column} {1e3 * statistics.median(took):.2f}")
@@ -296,16 +313,17 @@ def nearest_neighbours(vectors, count=10):
 
 
 def compare(peer, files, folder):
-    """Mean and minimum cosine to the reference over all texts, and the share of the ten nearest neighbours that agree (mixed texts)."""
-    cosines = []
+    """Mean and minimum cosine to the reference over all texts, and the share of the ten nearest neighbours that agree, of at least 100
+    mixed texts."""
+    cosines, same = [], None
     for file in files:
         mine, reference = (np.load(folder / f"{'-'.join(who)}-{file.stem}.npy").astype(np.float64) for who in (peer, REFERENCE))
         norms = np.linalg.norm(mine, axis=1) * np.linalg.norm(reference, axis=1)
         cosines.append((mine * reference).sum(axis=1) / norms)
-        if file.stem == "mixed":
-            same = [len(a & b) / 10 for a, b in zip(nearest_neighbours(mine), nearest_neighbours(reference))]
+        if file.stem == "mixed" and len(mine) >= 100:
+            same = statistics.mean(len(a & b) / 10 for a, b in zip(nearest_neighbours(mine), nearest_neighbours(reference)))
     cosines = np.concatenate(cosines)
-    return cosines.mean(), cosines.min(), statistics.mean(same) if any(file.stem == "mixed" for file in files) else None
+    return cosines.mean(), cosines.min(), same
 
 
 def operations(model, tokens):
@@ -316,7 +334,8 @@ def operations(model, tokens):
     return sum(count * (linear + 4 * width * count * layers) for count in tokens)
 
 
-def machine():
+def machine(command):
+    """Lines of the page: the date, the processor and the command."""
     info = dict(line.split(":", 1) for line in Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines() if ":" in line)
     info = {key.strip(): value.strip() for key, value in info.items()}
     flags = info["flags"].split()
@@ -324,48 +343,71 @@ def machine():
         f"- {datetime.datetime.now():%Y-%m-%d %H:%M}, load average {os.getloadavg()[0]:.1f} before the start",
         f"- {info['model name']}, family {info['cpu family']}, model {info['model']}, {os.cpu_count()} cores: "
         + " ".join(name for name in INSTRUCTIONS if name in flags),
-        f"- `{shlex.join(['scripts/bench/peers.sh', *sys.argv[1:]])}`",
+        f"- `{shlex.join(command)}`",
     ]
 
 
-def table(running, seconds, single, failed, files, args, folder):
-    def speed(peer, file):
-        return sum(files[file]) / statistics.median(seconds[peer, file])
+def speed(seconds, files, peer, file):
+    return sum(files[file]) / statistics.median(seconds[peer, file])
 
-    def latency(peer, column):
-        return 1e3 * statistics.median(sum(single[peer, column], []))
+
+def latency(single, peer, column):
+    return 1e3 * statistics.median(sum(single[peer, column], []))
+
+
+def ratios(running, seconds, single, files, cosines, args):
+    """Sconce divided by the fastest peer that agrees with the reference: a dictionary of types, of dictionaries of columns, which are the
+    names of files and of args.pauses, with pairs (ratio, name of the peer)."""
+    found = {}
+    for type in TYPES:
+        nearest = NEAREST.get(type, type)
+        sconce = ("sconce", type)
+        others = [peer for peer in running if peer[1] == nearest and peer[0] != "sconce" and cosines[peer] >= AGREES[nearest]]
+        if sconce not in running or not others:
+            continue
+        columns = found[type] = {}
+        for file in files:
+            best = max(others, key=lambda peer: speed(seconds, files, peer, file))
+            columns[file.stem] = speed(seconds, files, sconce, file) / speed(seconds, files, best, file), best[0]
+        for column in args.pauses:
+            measured = [peer for peer in others if (peer, column) in single]
+            if (sconce, column) in single and measured:
+                best = min(measured, key=lambda peer: latency(single, peer, column))
+                columns[column.removesuffix(", ms")] = latency(single, best, column) / latency(single, sconce, column), best[0]
+    return found
+
+
+def table(running, seconds, single, failed, files, args, folder):
+    """The lines of the page for one model, and its ratios."""
 
     def ratio(peer, file):
         sconce = ("sconce", peer[1])
-        return f"{speed(sconce, file) / speed(peer, file):.2f}" if sconce in running and peer[0] != "sconce" else ""
+        if sconce not in running or peer[0] == "sconce":
+            return ""
+        return f"{speed(seconds, files, sconce, file) / speed(seconds, files, peer, file):.2f}"
 
     names = [file.stem for file in files]
+    compared = {peer: compare(peer, files, folder) for peer in running}
+    ranked = any(same is not None for _, _, same in compared.values())
     columns = ["peer", "type", *(f"{name}, tokens/s" for name in names), *(f"Sconce / peer, {name}" for name in names)]
-    columns += [*PAUSES, "cosine, mean", "minimum", "top 10", "peak MB", "load s"]
+    columns += [*args.pauses, "cosine, mean", "minimum", *["top 10"] * ranked, "peak MB", "load s"]
     lines = ["| " + " | ".join(columns) + " |", "|---|---|" + "---:|" * (len(columns) - 2)]
     for peer in sorted(running, key=lambda peer: (TYPES.index(peer[1]), list(PEERS).index(peer[0]))):
-        mean, least, same = compare(peer, files, folder)
-        cells = [*peer, *(f"{speed(peer, file):,.0f}" for file in files), *(ratio(peer, file) for file in files)]
-        cells += [f"{latency(peer, column):.2f}" if (peer, column) in single else "" for column in PAUSES]
-        cells += [f"{mean:.6f}", f"{least:.6f}", "" if same is None else f"{same:.4f}"]
+        mean, least, same = compared[peer]
+        cells = [*peer, *(f"{speed(seconds, files, peer, file):,.0f}" for file in files), *(ratio(peer, file) for file in files)]
+        cells += [f"{latency(single, peer, column):.2f}" if (peer, column) in single else "" for column in args.pauses]
+        cells += [f"{mean:.6f}", f"{least:.6f}", *([f"{same:.4f}"] if ranked else [])]
         cells += [f"{running[peer].peak_bytes() / 1e6:,.0f}", f"{running[peer].load_seconds:.2f}"]
         lines.append("| " + " | ".join(cells) + " |")
     lines.append("")
-    for type in TYPES:
-        nearest = NEAREST.get(type, type)
-        sconce, others = ("sconce", type), [peer for peer in running if peer[1] == nearest and peer[0] != "sconce"]
-        if sconce not in running or not others:
-            continue
-        best = {file: max(others, key=lambda peer: speed(peer, file)) for file in files}
-        over = {file: speed(sconce, file) / speed(best[file], file) for file in files}
-        found = [f"{file.stem} {over[file]:.2f} ({best[file][0]})" for file in files]
-        for column in PAUSES:
-            measured = [peer for peer in others if (peer, column) in single]
-            if (sconce, column) in single and measured:
-                fastest = min(measured, key=lambda peer: latency(peer, column))
-                over = latency(fastest, column) / latency(sconce, column)
-                found.append(f"{column.removesuffix(', ms')} {over:.2f} ({fastest[0]})")
-        lines.append(f"- Sconce {type} / fastest peer in {nearest}: {', '.join(found)}")
+    cosines = {peer: mean for peer, (mean, _, _) in compared.items()}
+    over = ratios(running, seconds, single, files, cosines, args)
+    for type, columns in over.items():
+        shown = ", ".join(f"{column} {ratio:.2f} ({peer})" for column, (ratio, peer) in columns.items())
+        lines.append(f"- Sconce {type} / fastest peer in {NEAREST.get(type, type)}: {shown}")
+    for peer, mean in cosines.items():
+        if mean < AGREES[peer[1]]:
+            lines.append(f"- Not counted, because its vectors differ: {' '.join(peer)}, mean cosine {mean:.4f}")
     limits = json.loads(args.limit_json.read_text()) if args.limit_json else {}
     for peer, found in running.items():
         if peer[0] != "sconce":
@@ -389,7 +431,7 @@ def table(running, seconds, single, failed, files, args, folder):
         apart = [(max(rounds) - min(rounds)) / statistics.median(rounds) for rounds in medians] or [0]
         lines.append(f"- Spread of single texts: {100 * statistics.median(apart):.0f} % (median), {100 * max(apart):.0f} % (maximum)")
     lines += [f"- Failed: {' '.join(peer)}: {reason}" for peer, reason in failed.items()]
-    return lines
+    return lines, over
 
 
 def chosen(names):
@@ -411,13 +453,15 @@ def main():
     parser.add_argument("--model", type=Path, help="directory of the model [default: all-MiniLM-L6-v2 in the Hugging Face cache]")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--peers", type=comma, default=list(PEERS), help="for example sconce,openvino:bf16 [default: all]")
+    parser.add_argument("--peers", type=comma, default=DEFAULT, help="for example sconce,openvino:bf16 [default: all]")
     parser.add_argument("--texts", type=comma, default=TEXTS, help="some of short,mixed,long [default: all]")
     parser.add_argument("--part", type=float, default=1.0, help="fraction of each file to use [default: 1]")
     parser.add_argument("--patience", type=float, default=120.0, help="seconds after which a peer is killed [default: 120]")
     parser.add_argument("--limit-json", type=Path, help="peak of the processor, as `cargo bench --bench limits -- --json` prints it")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
+    args.pooling, args.tokens, args.warm_up, args.once = "mean", None, BATCH, float("inf")
+    args.single_texts, args.pauses = SINGLE_TEXTS, PAUSES
     if unknown := set(args.texts) - set(TEXTS):
         parser.error(f"unknown texts {', '.join(sorted(unknown))}; choose from {', '.join(TEXTS)}")
     peers = chosen(args.peers)
@@ -425,8 +469,11 @@ def main():
         command = [args.sconce, "download", "--offline", "sentence-transformers/all-MiniLM-L6-v2"]
         args.model = Path(subprocess.check_output(command, text=True).strip())
     args.max_length = json.loads((args.model / "sentence_bert_config.json").read_text())["max_seq_length"]
-    convert(args.model)
-    head = machine()
+    try:
+        convert(args.model)
+    except Failed as reason:
+        sys.exit(f"cannot convert the model for the peers: {reason}")
+    head = machine(["scripts/bench/peers.sh", *sys.argv[1:]])
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
         # A copy: a build that finishes during the run must not replace the binary.
@@ -443,7 +490,7 @@ def main():
                 f"- single texts: {len(singles)} of {sum(singles.values()):,} tokens in all; median of {len(singles) * args.rounds} calls; "
                 "Sconce is the child of its Python package"
             )
-            lines = [*head, "", *table(running, seconds, single, failed, files, args, folder)]
+            lines = [*head, "", *table(running, seconds, single, failed, files, args, folder)[0]]
         finally:
             for found in running.values():
                 found.close()

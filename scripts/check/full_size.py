@@ -115,17 +115,24 @@ def compare(folder, found, states, limit):
     return worst, allowed
 
 
+def random_model(fields):
+    """A model of a class of transformers with random weights, and that class."""
+    torch.manual_seed(1)
+    fields = dict(fields)
+    config = AutoConfig.for_model(fields.pop("model_type"), **fields)
+    of_config, kind = AutoModel.from_config, AutoModel
+    if config.model_type == "t5":
+        of_config, kind = T5EncoderModel._from_config, T5EncoderModel
+    return of_config(config, attn_implementation="eager", dtype=torch.float32).eval(), kind
+
+
 @torch.no_grad()
 def check(name, dtype):
     fields = json.loads((ROOT / "configs" / f"{name}.json").read_text())
     if plain_encoder.of_repository(fields):
         return check_plain(fields, dtype)
-    torch.manual_seed(1)
-    config = AutoConfig.for_model(fields.pop("model_type"), **fields)
-    of_config, kind = AutoModel.from_config, AutoModel
-    if config.model_type == "t5":
-        of_config, kind = T5EncoderModel._from_config, T5EncoderModel
-    model = of_config(config, attn_implementation="eager", dtype=torch.float32).eval()
+    model, kind = random_model(fields)
+    config = model.config
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
         limit = min(getattr(config, "max_position_embeddings", 514) - 2, 512)
