@@ -100,4 +100,4 @@ def failure(code: int, lines: Sequence[str]) -> SconceError:
 
 def _arguments(message: str) -> str:
     """A message that names arguments of Python in place of options of the command line."""
-    return re.sub(r"'?--([a-z]+(?:-[a-z]+)*)(?: <[^>]*>)?'?", lambda match: match[1].replace("-", "_"), message)
+    return re.sub(r"'?(?<![\w-])--([a-z]+(?:-[a-z]+)*)(?: <[^>]*>)?'?", lambda match: match[1].replace("-", "_"), message)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
@@ -16,6 +17,7 @@ from ._command import SconceError, find_command
 from ._model import Dtype, Model, Path, Side
 from ._reports import Truncations, progress_bar
 from ._search import search_files
+from ._server import CANCELLED
 from ._texts import Texts, as_text, as_texts
 from ._vectors import Array
 
@@ -120,7 +122,14 @@ class Embedder(Model):
     ) -> Array:
         """The same as `embed()`, without keeping the event loop from other work: in a thread, of which several share the model."""
         options = {"prompt_name": prompt_name, "prompt": prompt, "role": role, "dimensions": dimensions, "normalize": normalize}
-        vectors, truncations = await asyncio.to_thread(self._embed, as_texts(texts), options, False)
+        cancelled = threading.Event()
+        before = CANCELLED.set(cancelled)
+        try:
+            vectors, truncations = await asyncio.to_thread(self._embed, as_texts(texts), options, False)
+        finally:
+            # A task that is cancelled leaves its thread, which the event loop waits for at its end.
+            cancelled.set()
+            CANCELLED.reset(before)
         truncations.warn()
         return vectors
 
@@ -181,8 +190,8 @@ class Embedder(Model):
 
     def similarity(self, a: Texts | Array, b: Texts | Array | None = None) -> Array:
         """The similarity of each of `a` with each of `b` (by default `a`), which are texts or arrays of vectors, as an array (A, B)."""
-        first = self._array(a)
-        return _vectors.scores(first, first if b is None else self._array(b), self.similarity_fn_name)
+        first = _vectors.finite(self._array(a), "a")
+        return _vectors.scores(first, first if b is None else _vectors.finite(self._array(b), "b"), self.similarity_fn_name)
 
     def _array(self, of: Texts | Array, role: Role | None = None) -> Array:
         """Vectors of floats: those of texts, whatever the embedder's `output_dtype`."""
@@ -203,10 +212,11 @@ class Embedder(Model):
         if k < 1:
             raise ValueError(f"k is {k}; pass a number from 1 on")
         if isinstance(corpus, np.ndarray):
-            return _vectors.nearest(self._array(queries, "query"), corpus, k, self.similarity_fn_name)
-        vectors = _vectors.as_array(queries)
+            vectors = _vectors.finite(self._array(queries, "query"), "queries")
+            return _vectors.nearest(vectors, _vectors.finite(corpus, "corpus"), k, self.similarity_fn_name)
+        array = _vectors.as_array(queries)
         options = {name: value for name, value in self._options.items() if name != "max_memory"}
-        return search_files(self._command or find_command(), options, as_texts(queries) if vectors is None else vectors, corpus, k)
+        return search_files(self._command or find_command(), options, as_texts(queries) if array is None else array, corpus, k)
 
     def rerank(self, query: str, texts: Texts, *, top_k: int | None = None) -> list[Ranked]:
         """The texts by their similarity with the query, best first: of vectors, of sparse vectors, or of those of tokens."""
@@ -233,8 +243,10 @@ class Embedder(Model):
 
 
 def ranked(found: list[Ranked], top_k: int | None) -> list[Ranked]:
-    """Texts by their scores, best first, and of equal scores the first."""
-    return sorted(found, key=lambda hit: (-hit["score"], hit["index"]))[:top_k]
+    """Texts by their scores, best first, and of equal scores the first; 0 is all."""
+    if top_k is not None and top_k < 0:
+        raise ValueError(f"top_k is {top_k}; pass a number from 1 on, or 0 for all")
+    return sorted(found, key=lambda hit: (-hit["score"], hit["index"]))[: top_k or None]
 
 
 def _tokens(text: str, found: list[dict[str, Any]]) -> tuple[list[str], list[tuple[int, int]]]:

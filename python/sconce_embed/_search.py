@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from ._command import output_of
+from ._command import SconceError, output_of
 from ._model import Path, command_arguments
 from ._vectors import Array
 
@@ -25,6 +26,9 @@ def search_files(
     paths = [files] if isinstance(files, (str, os.PathLike)) else files
     # A path is no query, and no option.
     names = [os.path.abspath(os.fspath(path)) for path in paths]
+    missing = next((path for path, name in zip(paths, names) if not os.path.exists(name) and not re.search(r"[*?\[]", name)), None)
+    if missing is not None:
+        raise SconceError(f"corpus has no file {os.fspath(missing)!r}; pass an array of vectors, for texts embed() first, or vector files")
     with tempfile.TemporaryDirectory(prefix="sconce-") as folder:
         if isinstance(queries, np.ndarray):
             path = pathlib.Path(folder, "queries.npy")

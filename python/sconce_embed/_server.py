@@ -23,6 +23,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -42,6 +43,15 @@ _PATIENCE = 5
 # Variables with options of servers, which are not for this one.
 _FOREIGN = re.compile("SCONCE_(API|CORS|HOST|LOG|MAX|PAYLOAD|PORT|REQUEST|SHUTDOWN|TLS|UNIX)_")
 _ARROW = "application/vnd.apache.arrow.stream"
+# Seconds until a call in another thread notices that nobody waits for it any more.
+_NOTICE = 0.05
+
+# What tells a call in another thread that nobody waits for it any more.
+CANCELLED: ContextVar[threading.Event | None] = ContextVar("cancelled", default=None)
+
+
+class Cancelled(Exception):
+    """Nobody waits for the call any more."""
 
 
 class Refused(Exception):
@@ -313,8 +323,16 @@ def _poll(connections: Iterable[_Connection], timeout: float | None) -> list[obj
 
 
 def _readable(pending: dict[int, _Sent]) -> int:
-    """The first of the requests that is answered. Each of them has to be read soon: the server does not wait for long."""
-    if len(pending) == 1:
+    """The first of the requests that is answered. Each of them has to be read soon: the server does not wait for long.
+
+    Raises Cancelled if nobody waits for the call any more.
+    """
+    cancelled = CANCELLED.get()
+    if len(pending) == 1 and cancelled is None:
         return next(iter(pending))
-    ready = _poll((sent.connection for sent in pending.values()), None)
+    ready: list[object] = []
+    while not ready:
+        if cancelled is not None and cancelled.is_set():
+            raise Cancelled
+        ready = _poll((sent.connection for sent in pending.values()), None if cancelled is None else _NOTICE)
     return next(index for index, sent in pending.items() if sent.connection in ready)

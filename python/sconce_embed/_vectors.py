@@ -20,6 +20,17 @@ def as_array(of: object) -> Array | None:
     return of if isinstance(of, np.ndarray) and of.dtype.kind in "fiu" else None
 
 
+def finite(vectors: Array, name: str) -> Array:
+    """The vectors, as `name` of the call.
+
+    Raises ValueError for values that are not finite, whose scores would say nothing.
+    """
+    if vectors.ndim == 2 and vectors.dtype.kind == "f" and not np.isfinite(vectors).all():
+        row = int(np.flatnonzero(~np.isfinite(vectors).all(axis=1))[0])
+        raise ValueError(f"{name}[{row}] has a value that is not finite; leave out such vectors")
+    return vectors
+
+
 def values(column: pa.Array) -> Array:
     """The elements of a column of numbers without nulls. The method to_numpy() would import pandas."""
     array: Array = np.frombuffer(column.buffers()[1], column.type.to_pandas_dtype())

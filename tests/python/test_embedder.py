@@ -28,6 +28,7 @@ import pyarrow as pa
 
 import sconce_embed
 from sconce_embed import Embedder, SconceError, TruncationWarning
+from sconce_embed._server import CANCELLED, Cancelled
 
 ROOT = pathlib.Path(__file__).parents[2]
 MODEL = ROOT / "tests" / "fixtures" / "bert-tiny"
@@ -112,6 +113,63 @@ class Vectors(unittest.TestCase):
                     self.assert_same_bits(embedder.embed(TEXTS[:5], **options), expected)
                     self.assert_same_bits(asyncio.run(awaited(embedder, TEXTS[:5], **options)), expected)
             self.assertEqual(embedder.pid, pid)
+
+    def test_a_call_that_nobody_waits_for_ends(self):
+        cancelled = threading.Event()
+        cancelled.set()
+        with Embedder(MODEL) as embedder:
+            before = CANCELLED.set(cancelled)
+            try:
+                with self.assertRaises(Cancelled):
+                    embedder.embed(TEXTS[:5])
+            finally:
+                CANCELLED.reset(before)
+            self.assert_same_bits(embedder.embed(TEXTS[:5]), of_command_line(TEXTS[:5]))
+
+    def test_a_task_that_is_cancelled_tells_its_thread(self):
+        told = []
+
+        def wait(*_):
+            told.append(CANCELLED.get().wait(60))
+            raise Cancelled
+
+        async def cancel(embedder):
+            task = asyncio.create_task(embedder.aembed(["a"]))
+            await asyncio.sleep(0.1)
+            task.cancel()
+            with self.assertRaises(asyncio.CancelledError):
+                await task
+
+        with Embedder(MODEL) as embedder, unittest.mock.patch.object(Embedder, "_embed", wait):
+            asyncio.run(cancel(embedder))
+        self.assertEqual(told, [True])
+
+    def test_values_that_are_not_finite_are_named(self):
+        with Embedder(MODEL) as embedder:
+            vectors = embedder.embed(TEXTS[:3])
+            damaged = vectors.copy()
+            damaged[1, 2] = np.nan
+            calls = [
+                (lambda: embedder.similarity(damaged), r"^a\[1\] has a value that is not finite"),
+                (lambda: embedder.similarity(vectors, damaged), r"^b\[1\] "),
+                (lambda: embedder.search(vectors, damaged), r"^corpus\[1\] "),
+                (lambda: embedder.search(damaged, vectors), r"^queries\[1\] "),
+            ]
+            for call, expected in calls:
+                with self.subTest(expected=expected), self.assertRaisesRegex(ValueError, expected):
+                    call()
+
+    def test_the_best_texts_are_counted_from_one(self):
+        with Embedder(MODEL) as embedder:
+            ranked = embedder.rerank("a", TEXTS[:4])
+            self.assertEqual(embedder.rerank("a", TEXTS[:4], top_k=0), ranked)
+            self.assertEqual(embedder.rerank("a", TEXTS[:4], top_k=2), ranked[:2])
+            with self.assertRaisesRegex(ValueError, "top_k is -1"):
+                embedder.rerank("a", TEXTS[:4], top_k=-1)
+
+    def test_texts_as_a_corpus_are_no_files(self):
+        with Embedder(MODEL) as embedder, self.assertRaisesRegex(SconceError, "corpus has no file 'a wick'"):
+            embedder.search(["a"], ["a wick", "a lamp"])
 
     def test_types_of_elements(self):
         for dtype in ("f16", "binary", "ubinary"):
