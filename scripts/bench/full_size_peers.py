@@ -7,7 +7,8 @@ The models have the shapes of configs/*.json and, so that their tokens are the s
 the Hugging Face cache. The measurement is that of peers.py, with these differences:
 
 - only peers of the same type are loaded and take turns with Sconce, one type after another, which bounds the memory
-- a pass has the first texts of a file, for --work operations of the linear layers; a batch of long texts is then small
+- a pass has the first texts of a file, for --work operations of the linear layers, and peers get batches of 8: with 32, texts of all
+  lengths would be padded to the longest
 - five single texts, one right after another
 - a peer that takes more than 8 s for a file embeds it in the first round only
 
@@ -65,6 +66,8 @@ FILES = {
 }
 ONE_TEXT = "one text, ms"
 SINGLE_TEXTS, WARM_UP, ONCE = 5, 2, 8
+# Texts of a batch of the peers.
+BATCH = 8
 
 
 def progress(line):
@@ -121,7 +124,7 @@ def run(name, args):
     work = operations(model)
     # What measure() and table() of peers.py read.
     args = SimpleNamespace(**vars(args) | dict(
-        model=model, max_length=256, part=1.0, tokens=max(64, round(args.work * 1e9 / work)), warm_up=WARM_UP, once=ONCE,
+        model=model, max_length=256, part=1.0, tokens=max(64, round(args.work * 1e9 / work)), warm_up=WARM_UP, once=ONCE, batch=BATCH,
         single_texts=SINGLE_TEXTS, pauses={ONE_TEXT: 0}, pooling=MODELS[name], limit_json=None,
     ))
     try:
@@ -205,7 +208,7 @@ def main():
     parser.add_argument("--texts", type=comma, default=TEXTS, help="some of short,mixed,long [default: all]")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--work", type=float, default=300, help="10^9 operations of a pass over a file [default: 300]")
+    parser.add_argument("--work", type=float, default=600, help="10^9 operations of a pass over a file [default: 600]")
     parser.add_argument("--patience", type=float, default=120.0, help="seconds after which a peer is killed [default: 120]")
     parser.add_argument("--layers", type=int, help="layers of each model, for a trial")
     parser.add_argument("--keep", action="store_true", help="keep models and conversions")

@@ -197,12 +197,12 @@ def start_process(name, type, args, folder):
     path = os.pathsep.join(filter(None, [str(ROOT / "python"), os.environ.get("PYTHONPATH")]))
     environment = dict(os.environ, RAYON_NUM_THREADS=str(args.threads), PYTHONPATH=path, SCONCE_COMMAND=str(args.sconce))
     if name == "candle-transformers":
-        command = [CACHE / "candle_peer/release/candle_peer", args.model, str(args.max_length), str(BATCH)]
+        command = [CACHE / "candle_peer/release/candle_peer", args.model, str(args.max_length), str(args.batch)]
         if not command[0].exists():
             raise Failed("candle_peer is not built; run scripts/bench/peers.sh")
     else:
         command = [sys.executable, ROOT / "scripts/bench/peer.py", name, type, "--model", args.model]
-        command += ["--conversions", folder_of(args.model), "--threads", str(args.threads), "--batch", str(BATCH)]
+        command += ["--conversions", folder_of(args.model), "--threads", str(args.threads), "--batch", str(args.batch)]
         command += ["--pooling", args.pooling]
     return Server(command, environment, folder / f"{name}-{type}.log", args.patience)
 
@@ -216,7 +216,7 @@ def convert(model, *names):
 
 
 def texts(args, folder):
-    """The chosen files, cut to --part of their texts or to args.tokens, with the number of tokens of each text; a file to warm up with:
+    """The chosen files, cut to --part of their texts or to about args.tokens, with the number of tokens of each text; a file to warm up with:
     the first texts of each; and a file for each single text, with the number of its tokens."""
     whole = CACHE / "texts" / checksum(args.model / "tokenizer.json")
     if not all((whole / f"{name}.txt").exists() for name in TEXTS):
@@ -232,6 +232,8 @@ def texts(args, folder):
         counts = [len(encoding.ids) for encoding in tokenizer.encode_batch(lines)]
         if args.tokens is not None:
             enough = sum(before < args.tokens for before in itertools.accumulate(counts, initial=0))
+            # Whole batches: a file has few texts.
+            enough = -(-enough // args.batch) * args.batch
             lines, counts = lines[:enough], counts[:enough]
         first += lines[: args.warm_up]
         path = folder / f"{name}.txt"
@@ -460,7 +462,7 @@ def main():
     parser.add_argument("--limit-json", type=Path, help="peak of the processor, as `cargo bench --bench limits -- --json` prints it")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
-    args.pooling, args.tokens, args.warm_up, args.once = "mean", None, BATCH, float("inf")
+    args.pooling, args.tokens, args.batch, args.warm_up, args.once = "mean", None, BATCH, BATCH, float("inf")
     args.single_texts, args.pauses = SINGLE_TEXTS, PAUSES
     if unknown := set(args.texts) - set(TEXTS):
         parser.error(f"unknown texts {', '.join(sorted(unknown))}; choose from {', '.join(TEXTS)}")
