@@ -148,7 +148,7 @@ pub struct TaskRow {
 impl TaskRow {
     /// The only row of a text.
     pub fn of(text: &TokenizedText, content: Content) -> Self {
-        let (tokens, is_finite) = (text.token_count(), content.is_finite());
+        let (tokens, is_finite) = (text.own_token_count(), content.is_finite());
         TaskRow { span: None, query: None, tokens, is_finite, content }
     }
 

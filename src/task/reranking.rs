@@ -124,9 +124,22 @@ impl BiEncoder {
 
     /// Tokenizes a text, and its own query if it has one.
     fn tokenize(&self, input: &TaskInput) -> Result<TokenizedText, TokenizeError> {
-        let query = input.query.map(|query| self.encoder.tokenize(&as_query(query)).map(Arc::new));
+        let on_long = match input.on_long.unwrap_or(self.encoder.model().on_long) {
+            OnLong::Mean => OnLong::Truncate,
+            on_long => on_long,
+        };
+        let tokenize = |query| {
+            self.encoder.tokenize(&TaskInput { on_long: Some(on_long), ..as_query(query) }).map(Arc::new)
+        };
+        let query = input.query.map(tokenize).transpose().map_err(|error| match error {
+            TokenizeError::TooLong { tokens, reason } => {
+                TokenizeError::TooLong { tokens, reason: format!("has a query that {reason}") }
+            }
+            TokenizeError::Failed(reason) => TokenizeError::Failed(format!("has a query that {reason}")),
+            TokenizeError::NoTokens => TokenizeError::NoTokens,
+        })?;
         let text = self.encoder.tokenize(&TaskInput { pair: None, query: None, ..*input })?;
-        Ok(TokenizedText { query: query.transpose()?, ..text })
+        Ok(TokenizedText { query, ..text })
     }
 
     /// The vectors of texts, and of the queries that they have of their own, each once.
@@ -152,8 +165,7 @@ impl BiEncoder {
                 }
             }
         }
-        let alone: Vec<TokenizedText> = texts.iter().map(without_query).collect();
-        let vectors = self.encoder.encode(&alone, batch_tokens, worker)?;
+        let vectors = self.encoder.encode(texts, batch_tokens, worker)?;
         let pair = |(text, vector): (&TokenizedText, EncodedVector)| {
             let query = text.query.as_ref().and_then(|query| compared[&**query].clone());
             EncodedPair::Vector(vector, query)
@@ -163,7 +175,7 @@ impl BiEncoder {
 
     /// A row for each query, or for each query and chunk. `own`: the text's own query.
     fn finish(&self, text: &TokenizedText, output: EncodedVector, own: Option<&Compared>) -> Vec<TaskRow> {
-        let rows = self.encoder.finish(&without_query(text), output, &RowOptions::default());
+        let rows = self.encoder.finish(text, output, &RowOptions::default());
         let content_type = self.encoder.content();
         let encoded = rows.iter().filter_map(|row| Some((row, row.content.encoded(&content_type)?)));
         let encoded: Vec<_> = encoded.collect();
@@ -181,11 +193,6 @@ impl BiEncoder {
 /// A query that texts are compared with.
 fn as_query(text: &str) -> TaskInput<'_> {
     TaskInput { role: Some(Role::Query), on_long: Some(OnLong::Truncate), ..TaskInput::new(text) }
-}
-
-/// A text as the encoder takes it.
-fn without_query(text: &TokenizedText) -> TokenizedText {
-    TokenizedText { query: None, ..text.clone() }
 }
 
 /// The output of a text.

@@ -50,8 +50,12 @@ impl TokenizedText {
 
     /// Tokens of all sequences, including special tokens, and those of its query.
     pub fn token_count(&self) -> usize {
-        let own: usize = self.sequences.iter().map(|sequence| sequence.tokens.ids.len()).sum();
-        own + self.query.as_ref().map_or(0, |query| query.token_count())
+        self.own_token_count() + self.query.as_ref().map_or(0, |query| query.token_count())
+    }
+
+    /// Tokens of all sequences, including special tokens, without those of its query.
+    pub fn own_token_count(&self) -> usize {
+        self.sequences.iter().map(|sequence| sequence.tokens.ids.len()).sum()
     }
 
     /// Tokens that truncation removed, also from its query.

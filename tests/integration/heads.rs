@@ -558,6 +558,27 @@ fn a_bi_encoder_compares_each_record_with_its_own_query() {
     }
 }
 
+/// `--on-long` decides what becomes of a record's own query, too.
+#[test]
+fn a_bi_encoder_does_not_truncate_a_record_s_query_unasked() {
+    let folder = tempfile::tempdir().unwrap();
+    let long = "the wick ".repeat(90);
+    let path =
+        input(folder.path(), &[json!({"text": "a", "pair": "a key"}), json!({"text": "a", "pair": long})]);
+    let model = fixture("bert-tiny");
+    let rerank = |action: &str| {
+        let args = ["-i", &path, "--query-field", "pair", "--on-long", action];
+        sconce().arg("rerank").arg("-m").arg(&model).args(args).output().unwrap()
+    };
+    let (refused, skipped, truncated) = (rerank("error"), rerank("skip"), rerank("truncate"));
+    assert_eq!(refused.status.code(), Some(1), "{}", stderr(&refused));
+    assert!(stderr(&refused).contains("has a query that has"), "{}", stderr(&refused));
+    assert_eq!(skipped.status.code(), Some(3), "{}", stderr(&skipped));
+    assert_eq!(String::from_utf8_lossy(&skipped.stdout).lines().count(), 1);
+    let truncated = rows(&truncated);
+    assert_eq!(truncated.iter().map(|row| row["truncated"] == true).collect::<Vec<_>>(), [false, true]);
+}
+
 /// A run that is killed goes on where it was, and its output has the bytes of an uninterrupted run.
 #[test]
 fn a_killed_classification_is_resumed() {

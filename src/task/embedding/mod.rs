@@ -291,8 +291,8 @@ impl Task for Embedder {
             let mut vectors = vectors.into_iter();
             outputs.extend(texts.iter().map(|text| {
                 let count = match self.pooling {
-                    Pooling::None => text.token_count(),
-                    _ if per_token => text.token_count(),
+                    Pooling::None => text.own_token_count(),
+                    _ if per_token => text.own_token_count(),
                     _ => text.row_count(),
                 };
                 vectors.by_ref().take(count).collect()
@@ -308,7 +308,7 @@ impl Task for Embedder {
                 let values = self.dtype.quantize(vectors.concat(), width);
                 vec![TaskRow::of(text, Content::Vector(values))]
             }
-            Pooling::None => vec![self.row(None, text.token_count(), vectors.concat(), options)],
+            Pooling::None => vec![self.row(None, text.own_token_count(), vectors.concat(), options)],
             _ if text.chunks().next().is_some() => {
                 let row = |(chunk, vector): (&Chunk, Vec<f32>)| {
                     self.row(Some(span(chunk)), chunk.tokens.len(), vector, options)
@@ -316,7 +316,7 @@ impl Task for Embedder {
                 text.chunks().zip(vectors).map(row).collect()
             }
             Pooling::Text(_) | Pooling::MultiVector | Pooling::Splade | Pooling::Lexical => {
-                let row = |vector| self.row(None, text.token_count(), vector, options);
+                let row = |vector| self.row(None, text.own_token_count(), vector, options);
                 vectors.into_iter().map(row).collect()
             }
         }
