@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts" / "fixtures"))
 import plain_encoder  # noqa: E402
 from make_fixtures import draw as draw_wide  # noqa: E402
-from make_fixtures import NOMIC_MOE, tokenizer  # noqa: E402
+from make_fixtures import NOMIC_MOE, see_both_sides, tokenizer  # noqa: E402
 
 warnings.filterwarnings("ignore")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -40,6 +40,7 @@ from transformers import (  # noqa: E402
 from transformers.activations import ACT2FN  # noqa: E402
 
 logging.set_verbosity_error()
+see_both_sides()
 logging.disable_progress_bar()
 SCONCE = os.environ.get("SCONCE", str(ROOT / "target" / "release" / "sconce"))
 ATOL = RTOL = 1e-4
@@ -204,6 +205,20 @@ def granite(r):
     )
 
 
+def lfm2(r):
+    s = decoder(r, has_head_dim=False)
+    s["norm_eps"] = s.pop("rms_norm_eps")
+    del s["hidden_act"]
+    if r.random() < 0.5:
+        s["layer_types"] = [r.choice(["conv", "full_attention"]) for _ in range(s["num_hidden_layers"])]
+    elif r.random() < 0.7:
+        s["full_attn_idxs"] = sorted(r.sample(range(s["num_hidden_layers"]), r.randint(0, s["num_hidden_layers"])))
+    s["conv_L_cache"] = r.choice([1, 3, 5]) if s.get("is_causal") is False else r.randint(1, 6)
+    if r.random() < 0.5:
+        s |= dict(block_multiple_of=r.randint(1, 20), block_ffn_dim_multiplier=r.choice([1.0, 1.5, 0.7]))
+    return s | dict(conv_bias=r.random() < 0.3, block_auto_adjust_ff_dim=r.random() < 0.5)
+
+
 def ministral(r):
     s = decoder(r) | dict(sliding_window=r.choice([1, 2, 7, 30]))
     return s | dict(layer_types=[r.choice(["full_attention", "sliding_attention"]) for _ in range(s["num_hidden_layers"])])
@@ -310,7 +325,7 @@ FAMILIES = {
     "gte": lambda r: gated_sizes(r) | dict(rope_parameters=rope(r)) | head_dim(r),
     "modernbert": modernbert, "eurobert": eurobert, "deberta": first_deberta, "deberta-v2": deberta,
     "llama": llama, "mistral": mistral, "qwen2": lambda r: qwen(r, has_head_dim=False), "qwen3": lambda r: qwen(r) | dict(attention_bias=r.random() < 0.3),
-    "gemma": gemma, "gemma2": gemma2, "granite": granite, "ministral": ministral, "ministral3": ministral3, "gemma3_text": gemma3, "t5": t5, "mt5": t5, "umt5": t5, "clip_text_model": tower, "siglip_text_model": tower,
+    "gemma": gemma, "gemma2": gemma2, "granite": granite, "lfm2": lfm2, "ministral": ministral, "ministral3": ministral3, "gemma3_text": gemma3, "t5": t5, "mt5": t5, "umt5": t5, "clip_text_model": tower, "siglip_text_model": tower,
 }
 
 

@@ -1165,6 +1165,24 @@ pub static FAMILIES: &[Family] = &[
         ..LLAMA
     },
     Family {
+        model_types: &["lfm2"],
+        config_defaults: &config_defaults::LFM2,
+        keys: ConfigKeys { activation: None, head_dim: None, norm_eps: Some("norm_eps"), ..LLAMA.keys },
+        defaults: Defaults {
+            positions: rotary(1_000_000.0),
+            norm: NormSpec { eps: 1e-5, ..RMS_NORM },
+            key_value_heads: Some(8),
+            qk_norm: true,
+            ..LLAMA.defaults
+        },
+        names: &[LFM2_NAMES],
+        family_specific: &[family_specific::causal, family_specific::lfm2],
+        classification: classification::unsupported,
+        token_head: token_head::unsupported,
+        masked_lm: masked_lm::lfm2,
+        ..LLAMA
+    },
+    Family {
         model_types: &["gemma"],
         config_defaults: &config_defaults::GEMMA,
         keys: ConfigKeys { attention_bias: Some("attention_bias"), ..LLAMA.keys },
@@ -1372,6 +1390,30 @@ const LLAMA: Family = Family {
     masked_lm: masked_lm::unsupported,
     family_specific: &[family_specific::causal],
     ..PLAIN
+};
+
+/// Names of LFM2, also in its own code for masked language models.
+const LFM2_NAMES: TensorNames = TensorNames {
+    prefixes: &["", "model.", "lfm2."],
+    model_modules: &[&[("embeddings.token", "embed_tokens"), ("final_norm", "embedding_norm")]],
+    layer_modules: &[&[
+        ("attention.query", "self_attn.q_proj"),
+        ("attention.key", "self_attn.k_proj"),
+        ("attention.value", "self_attn.v_proj"),
+        ("attention.output", "self_attn.out_proj"),
+        ("attention.query_norm", "self_attn.q_layernorm"),
+        ("attention.key_norm", "self_attn.k_layernorm"),
+        ("short_convolution.input", "conv.in_proj"),
+        ("short_convolution.taps", "conv.conv"),
+        ("short_convolution.output", "conv.out_proj"),
+        ("attention_norm", "operator_norm"),
+        ("feed_forward.gate", "feed_forward.w1"),
+        ("feed_forward.up", "feed_forward.w3"),
+        ("feed_forward.down", "feed_forward.w2"),
+        ("feed_forward_norm", "ffn_norm"),
+    ]],
+    head_modules: &[&[("head.lm_head", "lm_head"), ("head.mlm.decoder", "lm_head")]],
+    ..LLAMA_NAMES
 };
 
 /// What the releases of Gemma have in common.

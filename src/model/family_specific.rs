@@ -8,7 +8,7 @@ use super::config::{Config, EXPERT_COUNTS, HEAD_COUNTS, LAYER_COUNTS, MAX_SIZE};
 use crate::nn::{
     Activation, BottleneckSpec, ConvolutionSpec, Disentangled, EmbeddingNorm, EncoderSpec, ExpertsSpec,
     MAX_FEED_FORWARDS, NormKind, NormPlacement, PooledToken, PoolerDense, PoolerSpec, Positions,
-    ProjectedEmbeddings, QkNorm, RotaryScaling, ScoreBias, SlidingWindow, TalkingHeads,
+    ProjectedEmbeddings, QkNorm, RotaryScaling, ScoreBias, ShortConvolutionSpec, SlidingWindow, TalkingHeads,
 };
 
 /// ESM's norm of the embeddings, and its token dropout.
@@ -362,6 +362,73 @@ pub(super) fn granite(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
     spec.embedding_scale = Some(config.number("embedding_multiplier", 1.0)?);
     spec.residual_scale = Some(config.number("residual_multiplier", 1.0)?);
     Ok(())
+}
+
+/// LFM2: its short convolutions, and the width of its feed-forward network. In its own code, whose classes are
+/// named so, attention and convolutions see both sides.
+pub(super) fn lfm2(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
+    let classes = config.strings("architectures")?.unwrap_or_default();
+    if classes.iter().any(|class| class.starts_with("Lfm2Bidirectional")) {
+        spec.mask.causal = false;
+    }
+    let layers = convolution_layers(config, spec.layers)?;
+    let (kernel_size, bias) = (config.width("conv_L_cache")?, config.flag("conv_bias")?);
+    if !spec.mask.causal && kernel_size.is_multiple_of(2) {
+        bail!(
+            "{}",
+            config.invalid("conv_L_cache", kernel_size, "an odd number, as convolutions see both sides")
+        );
+    }
+    spec.short_convolution = Some(ShortConvolutionSpec { kernel_size, bias, layers });
+    if config.has("block_ff_dim") {
+        spec.intermediate_size = config.width("block_ff_dim")?;
+    }
+    if config.flag("block_auto_adjust_ff_dim")? {
+        let multiple = config.width("block_multiple_of")?;
+        spec.intermediate_size = 2 * spec.intermediate_size / 3;
+        if let Some(factor) = config.optional_number("block_ffn_dim_multiplier")? {
+            spec.intermediate_size = (factor * spec.intermediate_size as f64) as usize;
+            spec.intermediate_size = spec.intermediate_size.next_multiple_of(multiple);
+        }
+    }
+    Ok(())
+}
+
+/// For each layer of LFM2, whether it has a short convolution: by `layer_types`, or by the layers with
+/// attention.
+fn convolution_layers(config: &Config, layers: usize) -> Result<Vec<bool>> {
+    const TYPES: &str = "layer_types";
+    const ATTENTION: &str = "full_attn_idxs";
+    if let Some(types) = config.strings(TYPES)? {
+        let kinds = types.iter().map(|kind| match *kind {
+            "full_attention" => Some(false),
+            "conv" => Some(true),
+            _ => None,
+        });
+        return match kinds.collect::<Option<Vec<_>>>().filter(|kinds| kinds.len() == layers) {
+            Some(kinds) => Ok(kinds),
+            None => bail!(
+                "{}",
+                config.invalid(
+                    TYPES,
+                    format!("{types:?}"),
+                    &format!("full_attention or conv for each of the {layers} layers")
+                )
+            ),
+        };
+    }
+    let Some(indices) = config.get(ATTENTION).filter(|indices| !indices.is_null()) else {
+        return Ok(vec![false; layers]);
+    };
+    let mut is_convolution = vec![true; layers];
+    for index in indices.as_array().into_iter().flatten() {
+        let index = index.as_u64().and_then(|index| usize::try_from(index).ok());
+        let Some(layer) = index.and_then(|index| is_convolution.get_mut(index)) else {
+            bail!("{}", config.invalid(ATTENTION, indices, &format!("numbers below {layers}")));
+        };
+        *layer = false;
+    }
+    Ok(is_convolution)
 }
 
 /// The factor on the embeddings of Gemma.

@@ -72,6 +72,15 @@ pub(super) fn eurobert(config: &Config, spec: &EncoderSpec) -> Result<MaskedLmSp
     Ok(MaskedLmSpec { transform: None, bias, ..head })
 }
 
+/// The head of LFM2's own code: the decoder alone, without a bias.
+pub(super) fn lfm2(config: &Config, spec: &EncoderSpec) -> Result<MaskedLmSpec> {
+    if spec.mask.causal {
+        return unsupported(config, spec);
+    }
+    let head = head(config, spec, Activation::Identity, spec.hidden_size, true)?;
+    Ok(MaskedLmSpec { transform: None, bias: false, ..head })
+}
+
 /// The refusal of the head of a decoder language model, which predicts the next token.
 pub(super) fn unsupported(config: &Config, _: &EncoderSpec) -> Result<MaskedLmSpec> {
     Err(unsupported_head(config))

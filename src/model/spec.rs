@@ -116,6 +116,7 @@ impl Family {
             mask: Mask { causal: false, sliding_window: None },
             global_tokens: None,
             convolution: None,
+            short_convolution: None,
             bias,
             feed_forwards: 1,
             gated: defaults.gated,

@@ -30,7 +30,6 @@ const KINDS: &[(&str, &[&str])] = &[
             "gpt_oss",
             "gptj",
             "jamba",
-            "lfm2",
             "llama4",
             "mamba",
             "mamba2",

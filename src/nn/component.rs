@@ -21,6 +21,8 @@ pub enum Component {
     Norms,
     /// The convolution beside the first layer, with its norm.
     Convolution,
+    /// Linear layers and taps of the short convolutions in the place of attention.
+    ShortConvolutions,
     /// BERT's pooler, in models whose vectors come from it.
     Pooler,
     /// Post-pooling modules.
@@ -36,6 +38,7 @@ names!(Component {
     Experts => "experts",
     Norms => "norms",
     Convolution => "convolution",
+    ShortConvolutions => "short convolutions",
     Pooler => "pooler",
     PostPooling => "after pooling",
 });
@@ -51,6 +54,7 @@ impl Component {
             "pooler" => Component::Pooler,
             "final_norm" => Component::Norms,
             "layers" if name.contains(".bottleneck.") => Component::Bottlenecks,
+            "layers" if name.contains(".short_convolution.") => Component::ShortConvolutions,
             "layers" if name.contains(".attention.") => Component::Attention,
             "layers" if module.ends_with("_norm") => Component::Norms,
             "layers" if module.ends_with(".router") || name.contains(".experts.") => Component::Experts,

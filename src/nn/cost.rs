@@ -218,7 +218,7 @@ pub fn encoder_parameters(spec: &EncoderSpec) -> Vec<ComponentParameters> {
     let sizes = Sizes::new(spec);
     let hidden = &sizes.hidden;
     let layers = spec.layer_sharing.groups.saturating_mul(spec.layer_sharing.inner);
-    let expert_layers = expert_layers(spec);
+    let (expert_layers, convolutions) = (expert_layers(spec), spec.convolution_layers());
     let layer_norms = match spec.norm_placement {
         NormPlacement::SandwichAndFinal => 4,
         NormPlacement::NestedPost => 3,
@@ -233,7 +233,7 @@ pub fn encoder_parameters(spec: &EncoderSpec) -> Vec<ComponentParameters> {
     let components = [
         (Component::Embeddings, embedding_parameters(spec, &sizes), 1),
         (Component::RelativePositions, relative_position_parameters(spec, &sizes), 1),
-        (Component::Attention, attention_parameters(spec, &sizes), layers),
+        (Component::Attention, attention_parameters(spec, &sizes), layers - convolutions),
         (Component::Bottlenecks, bottleneck_parameters(spec, &sizes), layers),
         (
             Component::FeedForward,
@@ -243,6 +243,7 @@ pub fn encoder_parameters(spec: &EncoderSpec) -> Vec<ComponentParameters> {
         (Component::Experts, sizes.experts(spec, |experts| experts.count) + hidden.clone(), expert_layers),
         (Component::Norms, Sizes::norm(spec, &sizes.width), norms),
         (Component::Convolution, convolution, 1),
+        (Component::ShortConvolutions, short_convolution_parameters(spec, &sizes), convolutions),
     ];
     let component = |(component, each, copies)| ComponentParameters { component, each, copies };
     components.into_iter().filter(|(_, each, copies)| !each.is_zero() && *copies > 0).map(component).collect()
@@ -297,6 +298,18 @@ fn bottleneck_parameters(spec: &EncoderSpec, sizes: &Sizes) -> Formula {
         + (width.clone() + Sizes::norm(spec, width)).times(inputs)
         + hidden.clone()
         + Sizes::norm(spec, hidden)
+}
+
+/// Elements of the matrices of a gated convolution.
+fn gated_convolution_matrices(sizes: &Sizes) -> Formula {
+    (&sizes.hidden * &sizes.hidden).times(4)
+}
+
+fn short_convolution_parameters(spec: &EncoderSpec, sizes: &Sizes) -> Formula {
+    let Some(convolution) = &spec.short_convolution else { return Formula::default() };
+    gated_convolution_matrices(sizes)
+        + &sizes.hidden * &symbol('w', convolution.kernel_size, "kernel size")
+        + sizes.hidden.clone().times(5).when(convolution.bias)
 }
 
 fn attention_parameters(spec: &EncoderSpec, sizes: &Sizes) -> Formula {
@@ -398,7 +411,9 @@ pub fn encoder_work(spec: &EncoderSpec, tokens: usize) -> Vec<Work> {
     let sizes = Sizes::new(spec);
     let Sizes { hidden, query, attended, .. } = &sizes;
     let n = symbol('n', tokens, "tokens");
+    let convolutions = spec.convolution_layers();
     let layers = spec.layers.saturating_mul(spec.layer_sharing.inner);
+    let attention_layers = layers - convolutions;
     let (rows, terms) =
         relative_embeddings(spec).map_or_else(Default::default, |(rows, terms, _)| (rows, terms));
     let kernel = convolution_kernel(spec, &sizes).unwrap_or_default();
@@ -410,7 +425,7 @@ pub fn encoder_work(spec: &EncoderSpec, tokens: usize) -> Vec<Work> {
     let parts = [
         ("embedding projection", Growth::Linear, &projection * &n, 1),
         ("bottlenecks", Growth::Linear, &sizes.bottleneck_matrices(bottlenecks) * &n, layers),
-        ("attention projections", Growth::Linear, &sizes.attention_matrices() * &n, layers),
+        ("attention projections", Growth::Linear, &sizes.attention_matrices() * &n, attention_layers),
         ("relative positions", Growth::Linear, (&(&rows * query) * &n).times(terms), layers),
         (
             "feed-forward",
@@ -425,7 +440,8 @@ pub fn encoder_work(spec: &EncoderSpec, tokens: usize) -> Vec<Work> {
             expert_layers(spec),
         ),
         ("convolution", Growth::Linear, &kernel * &n, 1),
-        ("attention", Growth::Quadratic, &(&pair * &n) * &n, layers),
+        ("short convolutions", Growth::Linear, &gated_convolution_matrices(&sizes) * &n, convolutions),
+        ("attention", Growth::Quadratic, &(&pair * &n) * &n, attention_layers),
         ("relative projections", Growth::Once, (&(&rows * hidden) * query).times(terms), layers),
     ];
     let work = |(name, growth, each, runs)| Work { name, growth, each, runs };
@@ -470,7 +486,7 @@ pub fn head_work(head: &HeadSpec, hidden_size: usize) -> Formula {
 /// `n (2 r + 1) − r (r + 1)` pairs.
 pub fn windowed_pairs(spec: &EncoderSpec, tokens: usize) -> (usize, usize) {
     let all = tokens.saturating_mul(tokens);
-    let layers = spec.layers.saturating_mul(spec.layer_sharing.inner);
+    let layers = spec.layers.saturating_mul(spec.layer_sharing.inner) - spec.convolution_layers();
     let Some(SlidingWindow { radius, layers: is_local }) = &spec.mask.sliding_window else {
         return (all.saturating_mul(layers), all.saturating_mul(layers));
     };
@@ -492,7 +508,7 @@ pub fn attention_overtakes(spec: &EncoderSpec) -> Option<usize> {
         parts.map(Work::total).fold(0usize, usize::saturating_add) as f64
     };
     // The multiply-adds of a pair, which are the same in all layers.
-    let layers = spec.layers.saturating_mul(spec.layer_sharing.inner);
+    let layers = spec.layers.saturating_mul(spec.layer_sharing.inner) - spec.convolution_layers();
     let (linear, pair) = (sum(Growth::Linear), sum(Growth::Quadratic) / layers as f64);
     let overtakes = |n: usize| windowed_pairs(spec, n).0 as f64 * pair > n as f64 * linear;
     let (mut below, mut above) = (0, 1 << 30);

@@ -199,7 +199,7 @@ impl Encoder {
 
     /// Number of attention layers: those of [`Encoder::forward_with_attention`].
     pub fn attention_layers(&self) -> usize {
-        self.spec.layers * self.spec.layer_sharing.inner
+        self.spec.layers * self.spec.layer_sharing.inner - self.spec.convolution_layers()
     }
 
     /// The last hidden states of all tokens, or of the `selected` ones.
@@ -246,6 +246,7 @@ impl Encoder {
         let last = layers.checked_sub(1).filter(|last| *last > 0 || self.convolution.is_none());
         // The attention weights of one layer, if they are observed.
         let mut kept = observe_attention.is_some().then(Vec::new);
+        let mut attention_layers = 0;
         for index in 0..layers {
             let context = match (&local, window) {
                 (Some(local), Some(window)) if window.layers[index] => local,
@@ -258,8 +259,9 @@ impl Encoder {
                 hidden = layer.forward(&hidden, context, selection, kept.as_mut())?;
             }
             if let (Some(observe), Some(kept)) = (&mut observe_attention, &mut kept) {
-                for (inner, weights) in kept.drain(..).enumerate() {
-                    observe(index * self.spec.layer_sharing.inner + inner, weights)?;
+                for weights in kept.drain(..) {
+                    observe(attention_layers, weights)?;
+                    attention_layers += 1;
                 }
             }
             if let (0, Some(convolution), Some(embeddings)) = (index, &self.convolution, &embeddings) {
@@ -278,13 +280,14 @@ impl Encoder {
     }
 
     /// The prefix tree of a batch, where hidden states depend on no later token: with a causal mask, with
-    /// rotary frequencies that do not depend on the length of a sequence, and without a convolution or a
+    /// rotary frequencies that do not depend on the length of a sequence, and without convolutions or a
     /// score bias, as how far a head with a bias sees follows from the queries and keys of the whole
     /// sequence.
     fn prefix_tree(&self, batch: &RaggedBatch) -> Result<Option<PrefixTree>> {
         let spec = &self.spec;
         if !spec.mask.causal
             || spec.convolution.is_some()
+            || spec.short_convolution.is_some()
             || spec.has_score_bias()
             || batch.key_lengths().is_some()
             || self.rotary.as_ref().is_some_and(|rotary| !rotary.is_same_for_all(batch))

@@ -11,15 +11,22 @@ use super::feed_forward::FeedForward;
 use super::norm::Norm;
 use super::relative_position::RelativeEmbeddings;
 use super::rows::Selection;
+use super::short_convolution::GatedConvolution;
 use super::{AttentionWeights, EncoderSpec, NormPlacement, WeightSource};
 
-/// Self-attention, then feed-forward networks, in nearly all models one, each inside a residual
-/// connection.
+/// Self-attention or a short convolution, then feed-forward networks, in nearly all models one, each inside
+/// a residual connection.
 pub(super) struct Layer {
     bottleneck: Option<Bottleneck>,
-    attention: SelfAttention,
-    attention_residual: Residual,
+    mixer: Mixer,
+    mixer_residual: Residual,
     feed_forwards: Vec<(FeedForward, Residual)>,
+}
+
+/// The sublayer through which tokens see each other.
+enum Mixer {
+    Attention(Box<SelfAttention>),
+    Convolution(GatedConvolution),
 }
 
 /// A residual connection with its norms: after the sum (post-norm, Vaswani et al. 2017), before the sublayer
@@ -34,8 +41,9 @@ struct Residual {
 }
 
 impl Layer {
-    /// Loads `NAME.{attention,attention_norm,feed_forward,feed_forward_norm}`, and
-    /// `NAME.{attention,feed_forward}_output_norm` where the spec has them. Some specs skip the attention
+    /// Loads `NAME.{attention,attention_norm,feed_forward,feed_forward_norm}`, in some layers
+    /// `NAME.short_convolution` for attention, and `NAME.{attention,feed_forward}_output_norm` where the spec
+    /// has them. Some specs skip the attention
     /// norm of the first layer. All feed-forward networks but the last one are
     /// `NAME.stacked.N.feed_forward`, and a bottleneck is `NAME.bottleneck`. `index` counts the sets of
     /// weights.
@@ -64,9 +72,17 @@ impl Layer {
                 scale: spec.residual_scale,
             })
         };
-        let attention_residual =
-            residual(source, "attention", spec.norm, !(is_first && spec.skip_first_norm))?;
-        let attention = SelfAttention::load(source, &format!("{name}.attention"), spec, relative, index)?;
+        let mixer_residual = residual(source, "attention", spec.norm, !(is_first && spec.skip_first_norm))?;
+        let mixer = match &spec.short_convolution {
+            Some(convolution) if convolution.layers[index] => {
+                let name = format!("{name}.short_convolution");
+                Mixer::Convolution(GatedConvolution::load(source, &name, spec, convolution)?)
+            }
+            _ => {
+                let name = format!("{name}.attention");
+                Mixer::Attention(Box::new(SelfAttention::load(source, &name, spec, relative, index)?))
+            }
+        };
         let mut feed_forward = |sublayer: &str, spec_of_norm| -> Result<_> {
             let network = FeedForward::load(source, &format!("{name}.{sublayer}"), spec, index)?;
             Ok((network, residual(source, sublayer, spec_of_norm, true)?))
@@ -79,7 +95,7 @@ impl Layer {
         let bottleneck = bottleneck
             .map(|bottleneck| Bottleneck::load(source, &format!("{name}.bottleneck"), spec, bottleneck))
             .transpose()?;
-        Ok(Layer { bottleneck, attention, attention_residual, feed_forwards })
+        Ok(Layer { bottleneck, mixer, mixer_residual, feed_forwards })
     }
 
     /// `(T, H)` → `(T, H)`, or `(R, H)` for selected tokens. Appends the attention weights to `kept`, if it
@@ -112,11 +128,16 @@ impl Layer {
         selection: Option<&Selection>,
         kept: Option<&mut Vec<AttentionWeights>>,
     ) -> Result<Tensor> {
-        let attend = |x: &Tensor, residual: Option<&Tensor>| {
+        let mix = |x: &Tensor, residual: Option<&Tensor>| {
             let (x, values) = inputs.map_or((x, None), |[x, values]| (x, Some(values)));
-            self.attention.forward(x, values, context, selection, residual, kept)
+            match &self.mixer {
+                Mixer::Attention(attention) => {
+                    attention.forward(x, values, context, selection, residual, kept)
+                }
+                Mixer::Convolution(convolution) => convolution.forward(x, context, selection, residual),
+            }
         };
-        let mut x = self.attention_residual.forward(x, selection, attend)?;
+        let mut x = self.mixer_residual.forward(x, selection, mix)?;
         for (network, residual) in &self.feed_forwards {
             x = residual.forward(&x, None, |x, residual| network.forward(x, residual))?;
         }

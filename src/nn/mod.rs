@@ -30,6 +30,7 @@ mod ragged_batch;
 mod relative_position;
 mod rotary;
 mod rows;
+mod short_convolution;
 mod spec;
 mod task_head;
 mod token_head;
@@ -65,7 +66,7 @@ pub use spec::{
     Biases, BottleneckSpec, ConvolutionSpec, Disentangled, EmbeddingNorm, EncoderSpec, ExpertsSpec,
     Frequencies, GlobalTokens, LayerSharing, MAX_FEED_FORWARDS, Mask, NormPlacement, NormSpec, Numbering,
     PooledToken, PoolerDense, PoolerSpec, Positions, ProjectedEmbeddings, QkNorm, Rotary, RotaryLayout,
-    RotaryScaling, ScoreBias, SlidingWindow, TalkingHeads,
+    RotaryScaling, ScoreBias, ShortConvolutionSpec, SlidingWindow, TalkingHeads,
 };
 pub use task_head::{HeadKind, HeadSpec, TaskHead};
 pub use token_head::{TokenHead, TokenHeadSpec};

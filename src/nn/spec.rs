@@ -94,6 +94,8 @@ pub struct EncoderSpec {
     pub global_tokens: Option<GlobalTokens>,
     /// Convolution beside the first layer (He et al. 2021, nGiE).
     pub convolution: Option<ConvolutionSpec>,
+    /// Layers with a short convolution in the place of attention.
+    pub short_convolution: Option<ShortConvolutionSpec>,
     /// Which linear layers have a bias.
     pub bias: Biases,
     /// Feed-forward networks of a layer, each in a residual connection of its own (Sun et al. 2020, §3.2).
@@ -504,6 +506,19 @@ pub struct ConvolutionSpec {
     pub activation: Activation,
 }
 
+/// Short convolutions along a sequence, each column by itself (depthwise), between two gates (Liquid AI
+/// 2025, LFM2): `W (c ∘ (w ⋆ (b ∘ x)))` for projections `b`, `c` and `x` of the hidden states.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShortConvolutionSpec {
+    /// Tokens under the kernel; with a causal mask the token and those before it, otherwise an odd number
+    /// around it.
+    pub kernel_size: usize,
+    /// Whether the projections and the convolution have a bias.
+    pub bias: bool,
+    /// For each layer, whether it has one.
+    pub layers: Vec<bool>,
+}
+
 /// Which linear layers have a bias.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Biases {
@@ -608,6 +623,7 @@ impl EncoderSpec {
             mask: Mask { causal: false, sliding_window: None },
             global_tokens: None,
             convolution: None,
+            short_convolution: None,
             bias: Biases::NONE,
             feed_forwards: 1,
             gated: false,
@@ -681,6 +697,12 @@ impl EncoderSpec {
             Positions::None | Positions::Sinusoidal | Positions::Alibi => false,
         };
         (has_table || self.sequence_limit.is_some()).then(|| self.max_length())
+    }
+
+    /// Layers with a short convolution in the place of attention.
+    pub fn convolution_layers(&self) -> usize {
+        let layers = self.short_convolution.iter().flat_map(|convolution| &convolution.layers);
+        layers.filter(|has_convolution| **has_convolution).count()
     }
 
     /// Heads that the softmax runs over, after the pre-softmax projection.
@@ -783,6 +805,22 @@ impl EncoderSpec {
                     && !self.mask.causal,
             "global attention is supported in encoders without variations of attention but a window"
         );
+        if let Some(ShortConvolutionSpec { kernel_size, layers, .. }) = &self.short_convolution {
+            ensure!(
+                layers.len() == self.layers && groups == self.layers && inner == 1,
+                "short convolutions are described for {} layers, but the encoder has {} with weights of their own",
+                layers.len(),
+                groups.saturating_mul(inner)
+            );
+            ensure!(
+                *kernel_size > 0 && (self.mask.causal || kernel_size % 2 == 1),
+                "a short convolution of {kernel_size} tokens has no middle"
+            );
+            ensure!(
+                self.bottleneck.is_none() && self.score_bias == ScoreBias::None,
+                "short convolutions beside bottlenecks or biases on scores are not supported"
+            );
+        }
         let skips = self.skip_first_norm && self.norm_placement.is_post_norm();
         ensure!(!skips, "only pre-norm layers can skip the first norm");
         Ok(())

@@ -19,6 +19,7 @@ pub mod lookup;
 pub mod pooling;
 pub mod rotary;
 pub mod self_check;
+pub mod short_convolution;
 
 mod check;
 mod host;

@@ -45,6 +45,7 @@ const CLASS_OF_MODEL_TYPE: &[(&str, &str)] = &[
     ("granite", BACKEND_CLASS),
     ("gte", "XLMRobertaTokenizer"),
     ("jina_embeddings_v3", "XLMRobertaTokenizer"),
+    ("lfm2", BACKEND_CLASS),
     ("megatron-bert", "BertTokenizer"),
     ("ministral", BACKEND_CLASS),
     ("ministral3", BACKEND_CLASS),

@@ -77,7 +77,7 @@ fn repositories_laid_out_as_on_the_hub_give_the_reference_vectors() {
         }
         models += 1;
     }
-    assert_eq!(models, 7);
+    assert_eq!(models, 8);
 }
 
 /// Fields that `transformers` has a default for. `null` is no window, and as many key and value heads as

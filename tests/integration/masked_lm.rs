@@ -41,7 +41,7 @@ fn texts(goldens: &Value) -> Vec<&str> {
 
 #[test]
 fn logits_of_every_mask_are_those_of_transformers() {
-    for model in models("masked-lm", 34) {
+    for model in models("masked-lm", 35) {
         let goldens = goldens(&model);
         let args = [&["--raw", "--top-k", "0"], &texts(&goldens)[..]].concat();
         let found = rows(&run("fill", &model, &args));
@@ -68,7 +68,7 @@ fn tokens_and_scores_are_those_of_the_fill_mask_pipeline() {
     let field = |mask: &Value, key: &str| -> Vec<Value> {
         mask.as_array().unwrap().iter().map(|token| token[key].clone()).collect()
     };
-    for model in models("masked-lm", 34) {
+    for model in models("masked-lm", 35) {
         let goldens = goldens(&model);
         let found = rows(&run("fill", &model, &texts(&goldens)));
         for (row, expected) in found.iter().zip(goldens["texts"].as_array().unwrap()) {

@@ -14,6 +14,7 @@ use sconce::ops::backend::Backend;
 use sconce::ops::feed_forward::{FeedForwardLayers, feed_forward};
 use sconce::ops::pooling::{self, Pool};
 use sconce::ops::rotary::Rotation;
+use sconce::ops::short_convolution::ShortConvolution;
 use sconce::ops::{add_norm, attention, linear, lookup};
 use std::sync::Arc;
 
@@ -490,6 +491,23 @@ fn rotary_embeddings_match_the_reference() {
             let found = rotation.forward(x.copy().unwrap(), &position_ids, head_dim).unwrap();
             let expected = rotation.reference(&x, &position_ids, head_dim).unwrap();
             assert_close(&flat(&found), &flat(&expected), 1e-6, 1e-6);
+        }
+    }
+}
+
+#[test]
+fn short_convolutions_match_the_reference() {
+    for (tokens, width) in [(1, 1), (15, 5), (16, 8), (17, 33), (50, 64)] {
+        let x = tensor(1, &[tokens, 3 * width]);
+        let cu_seqlens = [0, tokens / 3, tokens / 3, tokens];
+        for (kernel_size, ahead) in [(1, 0), (3, 0), (3, 1), (4, 0), (5, 2), (5, 4)] {
+            for bias in [None, Some(tensor(3, &[width]))] {
+                let taps = tensor(2, &[kernel_size, width]);
+                let convolution = ShortConvolution { taps, bias, ahead };
+                let found = convolution.forward(&x, &cu_seqlens).unwrap();
+                let expected = convolution.reference(&x, &cu_seqlens).unwrap();
+                assert_close(&flat(&found), &flat(&expected), 1e-6, 1e-6);
+            }
         }
     }
 }

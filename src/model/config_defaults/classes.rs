@@ -365,6 +365,25 @@ pub static GRANITE: ConfigDefaults = based_on(
     ],
 );
 
+/// `Lfm2Config`.
+pub static LFM2: ConfigDefaults = based_on(
+    &DECODER,
+    &[
+        ("vocab_size", Size(65536)),
+        ("hidden_size", Size(2560)),
+        ("intermediate_size", Size(12288)),
+        ("num_key_value_heads", Size(8)),
+        ("max_position_embeddings", Size(128_000)),
+        ("norm_eps", Number(1e-5)),
+        ("conv_bias", Flag(false)),
+        ("conv_L_cache", Size(3)),
+        ("block_auto_adjust_ff_dim", Flag(true)),
+        ("block_ffn_dim_multiplier", Number(1.0)),
+        ("block_multiple_of", Size(256)),
+        ("tie_word_embeddings", Flag(true)),
+    ],
+);
+
 /// `Qwen2Config`. `sliding_window` counts only with `use_sliding_window`.
 pub static QWEN2: ConfigDefaults = based_on(
     &DECODER,

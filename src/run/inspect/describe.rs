@@ -32,6 +32,15 @@ pub(super) fn describe_encoder(spec: &EncoderSpec) -> Vec<(&'static str, String)
             format!("kernel size {kernel_size}, {activation}, parallel to the first layer"),
         ));
     }
+    lines.extend(
+        spec.short_convolution
+            .as_ref()
+            .map(|convolution| {
+                let (size, count) = (convolution.kernel_size, spec.convolution_layers());
+                ("short convolutions", format!("kernel size {size}, in {count} of {} layers", spec.layers))
+            })
+            .filter(|_| spec.convolution_layers() > 0),
+    );
     lines.extend(spec.bottleneck.as_ref().map(|bottleneck| ("bottleneck", describe_bottleneck(bottleneck))));
     let several = match spec.feed_forwards {
         1 => String::new(),

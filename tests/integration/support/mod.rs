@@ -68,6 +68,8 @@ pub const MODELS: &[&str] = &[
     "gemma2",
     "gemma2-bidirectional",
     "granite",
+    "lfm2",
+    "lfm2-bidirectional",
     "ministral",
     "ministral3",
     "nomic-bert-first-code",
