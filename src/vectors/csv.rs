@@ -145,7 +145,8 @@ pub(super) fn open(path: &Path, name: &Arc<str>, field: VectorField) -> Result<O
     let name = name.clone();
     let file = Arc::new(CsvVectors { name, file, dtype, dimensions, layout, scale, columns, positions });
     let (vectors, columns) = (Box::new(file.clone()), Box::new(file));
-    Ok(Some(Opened::new(rows, Representation::Dense, (dtype, dimensions), vectors, columns)))
+    let opened = Opened::new(rows, Representation::Dense, (dtype, dimensions), vectors, columns);
+    Ok(Some(Opened { has_types: false, ..opened }))
 }
 
 /// A field as a number.
