@@ -61,7 +61,6 @@ fn main() -> Result<()> {
         let records = RecordOptions {
             model: model(),
             input,
-            pair_option: "--pair-field",
             output: Target::File(folder.path().join("vectors.jsonl")),
             format: OutputFormat::Jsonl,
             chunks: false,

@@ -188,10 +188,30 @@ class Embedder(Model):
         arrays = np.concatenate(values), np.concatenate(indices), np.concatenate(ends)
         return csr_matrix(arrays, shape=(len(texts), self.dimensions))
 
-    def similarity(self, a: Texts | Array, b: Texts | Array | None = None) -> Array:
-        """The similarity of each of `a` with each of `b` (by default `a`), which are texts or arrays of vectors, as an array (A, B)."""
+    def similarity(
+        self, a: Texts | Array | scipy.sparse.csr_matrix, b: Texts | Array | scipy.sparse.csr_matrix | None = None
+    ) -> Array:
+        """The similarity of each of `a` with each of `b` (by default `a`), which are texts or vectors, as an array (A, B).
+
+        Vectors are arrays, or of a model like SPLADE matrices of `embed_sparse()`.
+        """
+        if self._is_sparse:
+            rows = self._matrix(a)
+            return _vectors.sparse_scores(rows, rows if b is None else self._matrix(b), self.similarity_fn_name)
         first = _vectors.finite(self._array(a), "a")
         return _vectors.scores(first, first if b is None else _vectors.finite(self._array(b), "b"), self.similarity_fn_name)
+
+    @property
+    def _is_sparse(self) -> bool:
+        return self._info["model_type"]["embedding"]["pooling"] in ("splade", "lexical")
+
+    def _matrix(self, of: Any) -> scipy.sparse.csr_matrix:
+        """Sparse vectors: those of texts, or of `embed_sparse()`."""
+        return of.tocsr() if hasattr(of, "tocsr") else self.embed_sparse(of)
+
+    def _is_packed(self, vectors: Array) -> bool:
+        """Whether vectors are signs: of an int8 array only this embedder's own `output_dtype` says so."""
+        return vectors.dtype == np.uint8 or vectors.dtype == np.int8 and self._output_dtype == "binary"
 
     def _array(self, of: Texts | Array, role: Role | None = None) -> Array:
         """Vectors of floats: those of texts, whatever the embedder's `output_dtype`."""
@@ -207,14 +227,17 @@ class Embedder(Model):
         """The `k` nearest neighbours of each query, best first: dictionaries with `index` and `score`.
 
         `queries` are texts or an array of vectors. `corpus` is an array of vectors, or one or several files of `sconce embed`, whose other
-        columns are in the dictionaries, too; files that another model made are refused. Every row is scored.
+        columns are in the dictionaries, too; files that another model made are refused. Every row is scored. The signs of queries are
+        compared with those of a corpus of signs (`binary`, `ubinary`).
         """
         if k < 1:
             raise ValueError(f"k is {k}; pass a number from 1 on")
-        if isinstance(corpus, np.ndarray):
-            vectors = _vectors.finite(self._array(queries, "query"), "queries")
-            return _vectors.nearest(vectors, _vectors.finite(corpus, "corpus"), k, self.similarity_fn_name)
         array = _vectors.as_array(queries)
+        if array is not None and self._is_packed(array):
+            queries = array = _vectors.unpacked(array)
+        if isinstance(corpus, np.ndarray):
+            vectors, known = _vectors.finite(self._array(queries, "query"), "queries"), _vectors.finite(corpus, "corpus")
+            return _vectors.nearest(vectors, known, k, self.similarity_fn_name, self._is_packed(corpus))
         options = {name: value for name, value in self._options.items() if name != "max_memory"}
         return search_files(self._command or find_command(), options, as_texts(queries) if array is None else array, corpus, k)
 

@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeVar, Union
 
+import numpy as np
 import pyarrow as pa
 
 from ._command import SconceError, find_command
@@ -30,6 +31,9 @@ _CLASSES = {
     "embedding": "Embedder", "reranker": "Reranker", "classifier": "Classifier", "tagger": "Tagger", "mask_filler": "MaskFiller",
     "answerer": "Answerer",
 }
+# Options that are True or False, and those that count from 0.
+_FLAGS = ("normalize", "offline", "raw", "mean", "rollout")
+_INDICES = ("layer", "head")
 _M = TypeVar("_M", bound="Model")
 _models: weakref.WeakSet[Model] = weakref.WeakSet()
 
@@ -145,6 +149,7 @@ class Model:
         self, task: str, texts: Sequence[Any], options: dict[str, Any], truncations: Truncations, **how: Any
     ) -> Iterator[pa.Table]:
         """The rows of a task for the texts of each request."""
+        check(options)
         given = {name: value for name, value in options.items() if value is not None}
         for answer, start, end in self._ask(f"/tasks/{task}", texts, {"options": given}, name=truncations.name, arrow=True, **how):
             truncations.add(answer, start, end)
@@ -184,8 +189,19 @@ class Model:
             raise SconceError(named) from None
 
 
+def check(options: Mapping[str, object]) -> None:
+    """Raises SconceError for a value that the command would refuse without naming those of Python."""
+    for name, value in options.items():
+        is_index = isinstance(value, (int, np.integer)) and not isinstance(value, bool) and value >= 0
+        if value is not None and name in _FLAGS and not isinstance(value, bool):
+            raise SconceError(f"{name} is {value!r}; pass True or False")
+        if value is not None and name in _INDICES and not is_index:
+            raise SconceError(f"{name} is {value!r}; pass a number from 0 on")
+
+
 def command_arguments(options: Mapping[str, object]) -> list[str]:
     """Options as arguments of the command line."""
+    check(options)
     arguments = []
     for name, value in options.items():
         flag = "--" + name.replace("_", "-")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from ._command import SconceError
+
+if TYPE_CHECKING:
+    import scipy.sparse
 
 Array = npt.NDArray[Any]
 # Elements of the scores that are computed at once.
@@ -78,18 +81,43 @@ def scores(queries: Array, others: Array, similarity: str) -> Array:
     return found
 
 
+def sparse_scores(a: scipy.sparse.csr_matrix, b: scipy.sparse.csr_matrix, similarity: str) -> Array:
+    """The same of sparse vectors."""
+    if similarity == "dot":
+        found: Array = (a @ b.T).toarray()
+        return found
+    return scores(a.toarray(), b.toarray(), similarity)
+
+
 def _unit(vectors: Array) -> Array:
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     units: Array = np.divide(vectors, norms, out=np.zeros_like(vectors), where=norms > 0)
     return units
 
 
-def nearest(queries: Array, corpus: Array, k: int, similarity: str) -> list[list[dict[str, Any]]]:
-    """The `k` rows of the corpus that are most similar to each query, best first, and of equal scores the first."""
+def unpacked(packed: Array) -> Array:
+    """The signs of vectors of `binary` (int8) or `ubinary` (uint8), as -1 and 1."""
+    bits: npt.NDArray[np.uint8] = packed.view(np.uint8)
+    return signs(np.unpackbits(bits if packed.dtype == np.uint8 else bits ^ np.uint8(0x80), axis=-1))
+
+
+def signs(vectors: Array) -> Array:
+    """-1 and 1 in place of numbers."""
+    return np.where(vectors > 0, np.float32(1), np.float32(-1))
+
+
+def nearest(queries: Array, corpus: Array, k: int, similarity: str, is_packed: bool = False) -> list[list[dict[str, Any]]]:
+    """The `k` rows of the corpus that are most similar to each query, best first, and of equal scores the first.
+
+    `is_packed`: the rows of the corpus are signs, with which the signs of the queries are compared.
+    """
+    if is_packed:
+        queries = signs(queries)
     found: list[list[dict[str, Any]]] = [[] for _ in queries]
     rows = max(k, _BLOCK // max(1, len(queries)))
     for start in range(0, len(corpus), rows):
-        block = scores(queries, corpus[start : start + rows], similarity)
+        block = corpus[start : start + rows]
+        block = scores(queries, unpacked(block) if is_packed else block, similarity)
         for hits, row in zip(found, block):
             # Those that are no worse than the last of the best.
             bound = np.partition(row, -k)[-k] if len(row) > k else -np.inf

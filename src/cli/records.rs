@@ -12,7 +12,7 @@ use super::fields::{keep_fields, kept_name, text_fields};
 use super::resolve::{console, format_of, inputs, target};
 use crate::error::UsageError;
 use crate::formats::csv::FieldSyntax;
-use crate::input::{self, ALL_FIELDS, Fields, Filter, HEADER, KeptName, Partitions};
+use crate::input::{self, ALL_FIELDS, FieldOptions, Fields, Filter, HEADER, KeptName, Partitions};
 use crate::job::{OnNull, Selection, Shard, StartMode};
 use crate::load::ModelOptions;
 use crate::named::{Named, names};
@@ -182,7 +182,6 @@ pub(super) fn records(
 ) -> Result<RecordOptions> {
     Ok(RecordOptions {
         model: ModelOptions { max_memory: args.max_memory.map(|size| size.as_u64()), ..model },
-        pair_option: pair.0,
         input: input(&args, pair, verbosity)?,
         format: output_format(args.output_format, args.output.as_deref())?,
         output: target(args.output.map(|path| with_shard(path, "--output", args.shard)).transpose()?),
@@ -292,6 +291,7 @@ fn input(
         // Null is a text without characters to --skip-empty.
         null_texts: args.on_null != OnNull::Error || args.skip_empty,
         keep: keep.clone(),
+        options: FieldOptions { pair: pair_option, has_on_null: true },
     };
     keep_fields(&mut fields, &sources)?;
     Ok(Input::Files(sources, fields))

@@ -34,7 +34,7 @@ pub(super) struct RerankArgs {
     pub records: RecordArgs,
 
     /// Query that all texts are scored for
-    #[arg(long, value_name = "QUERY", group = "common_query", required_unless_present_any = ["record_query_field", "rerank_queries"], long_help, help_heading = "Input")]
+    #[arg(long, value_name = "QUERY", required_unless_present_any = ["record_query_field", "rerank_queries"], long_help, help_heading = "Input")]
     pub query: Option<String>,
 
     /// File of queries; rows tell their query
@@ -45,7 +45,6 @@ pub(super) struct RerankArgs {
         id = "rerank_queries",
         long = "queries",
         value_name = "FILE",
-        group = "common_query",
         conflicts_with = "query",
         help_heading = "Input"
     )]
@@ -67,13 +66,7 @@ pub(super) struct RerankArgs {
     ///
     /// Rows are written at the end, the best first, each with its rank [default: all rows in the order of the
     /// input]
-    #[arg(
-        id = "top_rows",
-        long = "top-k",
-        value_name = "K",
-        requires = "common_query",
-        help_heading = "Scores"
-    )]
+    #[arg(id = "top_rows", long = "top-k", value_name = "K", help_heading = "Scores")]
     pub top_k: Option<u32>,
 
     /// Prompt of a cross-encoder: put before each query, or the instruction in a chat template [default: from
@@ -112,6 +105,11 @@ pub(super) fn options(args: RerankArgs) -> Result<RerankOptions> {
     let queries = match (&args.query, &args.queries) {
         (Some(query), _) => RerankQueries::One(query.clone()),
         (None, Some(path)) => query_files(path, args.query_field.clone(), &args)?,
+        (None, None) if args.top_k.is_some() => bail!(UsageError(
+            "--top-k: with --query-field alone, each record has a query of its own; remove --top-k, or pass one --query or --queries \
+             FILE for all records"
+                .into()
+        )),
         (None, None) => RerankQueries::OfRecords,
     };
     let query_field = args.query_field.filter(|_| args.queries.is_none());

@@ -13,6 +13,7 @@ use super::args::{DEFAULT_MODEL, HardwareArgs, HubArgs, VectorArgs, VerbosityArg
 use super::choice::{named, one_of};
 use super::resolve::{for_vectors, model_on, source, vectors, verbosity};
 use crate::error::UsageError;
+use crate::load::ModelOptions;
 use crate::serve::{Address, LogFormat, ServeOptions, ServedModel, TlsFiles};
 use crate::task::{OnLong, VectorOptions};
 
@@ -104,8 +105,9 @@ pub(super) struct ServeArgs {
     )]
     pub payload_limit: ByteSize,
 
-    /// Maximum memory of the process, such as 4GB: requests that do not fit beside the models are refused
-    /// with 413 or 429 [default: four fifths of the memory of the machine or the container]
+    /// Maximum memory of the process, such as 4GB: a model with larger weights is not loaded, and requests
+    /// that do not fit beside the models are refused with 413 or 429 [default: four fifths of the memory of
+    /// the machine or the container]
     #[arg(long, value_name = "SIZE", env = "SCONCE_MAX_MEMORY", help_heading = "Server")]
     pub max_memory: Option<ByteSize>,
 
@@ -217,7 +219,9 @@ fn served(model: &str, args: &ServeArgs) -> Result<ServedModel> {
         None => (name_of(model), model),
     };
     let options = model_on(&args.hardware, source(model.to_owned(), &args.hub, &args.verbosity))?;
-    Ok(ServedModel { name, options: for_vectors(options, &args.vectors) })
+    let max_memory = args.max_memory.map(|size| size.as_u64());
+    let options = ModelOptions { max_memory, ..for_vectors(options, &args.vectors) };
+    Ok(ServedModel { name, options })
 }
 
 /// The name of a model that is given without one.

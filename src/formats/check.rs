@@ -1,6 +1,6 @@
 //! Checks an output schema before any work is done: which options a format does not support.
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 
 use crate::rows::columns::{EMBEDDING, INDEX, SCALE, TOKENS, TRUNCATED, element};
 use crate::rows::metadata::Key;
@@ -75,16 +75,8 @@ fn check_vectors(format: OutputFormat, vectors: &VectorType) -> Result<()> {
              parquet or arrow"
         );
     }
-    if matches!(dtype, OutputDtype::Binary | OutputDtype::Ubinary) && !dimensions.is_multiple_of(8) {
-        let remedy = match dimensions / 8 * 8 {
-            0 => "choose another --output-dtype".into(),
-            n => format!("pass --dimensions {n}"),
-        };
-        bail!(
-            "--output-dtype {dtype} packs 8 dimensions into a byte, but vectors have {dimensions}; {remedy}"
-        );
-    }
-    Ok(())
+    let check = dtype.check(*dimensions, "--dimensions");
+    check.map_err(|reason| anyhow!("--output-dtype {reason}"))
 }
 
 /// Checks the name that the user has chosen for the column of vectors.

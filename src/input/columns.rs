@@ -14,8 +14,8 @@ use serde_json::Value;
 use super::error::{missing_column, one_line, several_columns};
 use super::limit::{MAX_TEXT_BYTES, MAX_TEXT_MIB, ReadLimit};
 use super::record::{
-    Entry, Fields, KeptField, KeptName, Location, MAX_EXACT_INTEGER, Position, Record, TextFields,
-    built_in_field,
+    Entry, FieldOptions, Fields, KeptField, KeptName, Location, MAX_EXACT_INTEGER, Position, Record,
+    TextFields, built_in_field,
 };
 use crate::rows::field::{FieldValue, carried_type, dictionary_key, infinity, is_uuid, to_json, uuid_text};
 
@@ -33,6 +33,7 @@ pub(super) struct Columns {
     text_columns: Vec<Column>,
     pair: Option<Column>,
     null_texts: bool,
+    options: FieldOptions,
     id: Option<Column>,
     keep: Vec<KeptField<Column>>,
     limit: ReadLimit,
@@ -96,7 +97,7 @@ impl Columns {
         };
         let text = fields.text.names.iter().map(|name| require_text(name, "--text-field"));
         let text: Vec<Found> = text.collect::<Result<_>>()?;
-        let pair = fields.pair.as_ref().map(|name| require_text(name, "--pair-field")).transpose()?;
+        let pair = fields.pair.as_ref().map(|name| require_text(name, fields.options.pair)).transpose()?;
         let id = match fields.id_option() {
             Some(option) => Some(require(fields.id_name(), option)?),
             None => find(fields.id_name()).map(|_| require(fields.id_name(), "--id-field")).transpose()?,
@@ -131,8 +132,8 @@ impl Columns {
         let text_columns = text_columns.map(|(found, name)| column(found, name)).collect();
         let pair = pair.zip(fields.pair.as_ref()).map(|(found, name)| column(found, name));
         let id = id.map(|found| column(found, &fields.id_name().to_owned()));
-        let (text, null_texts) = (fields.text.clone(), fields.null_texts);
-        Ok(Columns { text, text_columns, pair, null_texts, id, keep, projection, limit })
+        let Fields { text, null_texts, options, .. } = fields.clone();
+        Ok(Columns { text, text_columns, pair, null_texts, options, id, keep, projection, limit })
     }
 
     /// The metadata of each carried-through field.
@@ -214,6 +215,7 @@ pub(super) struct Rows {
     text_columns: Vec<TextColumn>,
     pair: Option<TextColumn>,
     null_texts: bool,
+    options: FieldOptions,
     id: Option<IdColumn>,
     /// The carried-through fields and their names.
     keep: Vec<(KeptField<KeptColumn>, String)>,
@@ -237,6 +239,7 @@ impl Rows {
             text_columns: text_columns.collect::<Result<_, String>>()?,
             pair: columns.pair.as_ref().map(|pair| TextColumn::new(batch, pair)).transpose()?,
             null_texts: columns.null_texts,
+            options: columns.options,
             id: columns.id.as_ref().map(|id| IdColumn::new(batch, id)).transpose()?,
             limit: columns.limit,
             keep: keep.collect::<Result<_, String>>()?,
@@ -274,9 +277,9 @@ impl Rows {
         let is_null = text.is_none() || pair == Some(None);
         if is_null && !self.null_texts {
             return Err(match (&text, &self.pair) {
-                (None, _) if self.text.is_several() => self.text.missing(),
-                (Some(_), Some(pair)) => pair.is_null(),
-                _ => self.text_columns[0].is_null(),
+                (None, _) if self.text.is_several() => self.options.no_text(&self.text),
+                (Some(_), Some(pair)) => self.options.null_text(&pair.name),
+                _ => self.options.null_text(&self.text_columns[0].name),
             });
         }
         let (text, pair) = (text.unwrap_or_default(), pair.map(Option::unwrap_or_default));
@@ -416,14 +419,6 @@ impl TextColumn {
                 error.valid_up_to() + 1
             )),
         }
-    }
-
-    /// Why null is not a text.
-    fn is_null(&self) -> String {
-        format!(
-            "cannot be used: field {:?} is null, expected a string; write an empty string, or remove the row",
-            self.name
-        )
     }
 }
 

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::error::{missing_column, several_columns};
 use super::limit::ReadLimit;
+use super::mismatch;
 use super::reader::InputReader;
 use super::record::{
     Entry, Fields, KeptField, KeptName, Location, Position, Record, TextFields, built_in_field,
@@ -36,7 +37,8 @@ pub(super) struct CsvRecords {
     text: TextFields,
     /// The columns of the text.
     text_columns: Vec<usize>,
-    pair: Option<usize>,
+    /// The column of the second text, and the option that names it.
+    pair: Option<(usize, &'static str)>,
     id: Option<usize>,
     keep: Vec<KeptField<usize>>,
 }
@@ -63,19 +65,19 @@ impl CsvRecords {
             id: None,
             keep: Vec::new(),
         };
-        match rows.advance()? {
-            Advance::Row(line) if rows.row.iter().any(|name| str::from_utf8(name).is_err()) => {
-                bail!("{} line {line} {NOT_UTF8}", rows.name);
-            }
-            Advance::Row(line) if rows.row.len() > max_columns => bail!(
+        let advance = rows.advance()?;
+        let unreadable = rows.row.iter().find(|name| str::from_utf8(name).is_err());
+        match (advance, unreadable) {
+            (Advance::Row(line), Some(name)) => bail!("{} line {line} {}", rows.name, rows.not_utf8(name)),
+            (Advance::Row(line), None) if rows.row.len() > max_columns => bail!(
                 "{} line {line} has more than {max_columns} fields, the maximum that fits into memory; check the \
                  delimiter, or remove columns",
                 rows.name
             ),
-            Advance::Malformed(line, malformation) => {
+            (Advance::Malformed(line, malformation), _) => {
                 bail!("{} line {line} {}", rows.name, rows.reason(malformation));
             }
-            Advance::Row(_) | Advance::End => {}
+            (Advance::Row(_) | Advance::End, _) => {}
         }
         rows.find_columns(fields).map_err(|error| match rows.other_delimiter() {
             Some(delimiter) => anyhow!("{error}, or pass --delimiter '{delimiter}'"),
@@ -95,7 +97,9 @@ impl CsvRecords {
         };
         let text = fields.text.names.iter().map(|name| require(name, "--text-field"));
         let text = text.collect::<Result<_>>()?;
-        let pair = fields.pair.as_ref().map(|name| require(name, "--pair-field")).transpose()?;
+        let option = fields.options.pair;
+        let pair = fields.pair.as_ref().map(|name| require(name, option)).transpose()?;
+        let pair = pair.map(|column| (column, option));
         let id = match fields.id_option() {
             Some(option) => Some(require(fields.id_name(), option)?),
             None => find(fields.id_name()),
@@ -122,10 +126,9 @@ impl CsvRecords {
             KeptField::Column(column) => Some((*column, "--keep")),
             KeptField::BuiltIn(_) => None,
         });
-        let pair = self.pair.map(|column| (column, "--pair-field"));
         let id = self.id.map(|column| (column, "--id-field"));
         let text = self.text_columns.iter().map(|column| (*column, "--text-field"));
-        for (column, option) in text.chain(pair).chain(id).chain(keep) {
+        for (column, option) in text.chain(self.pair).chain(id).chain(keep) {
             let name = &self.row[column];
             let columns = self.row.iter().filter(|other| *other == name).count();
             if columns > 1 {
@@ -162,7 +165,8 @@ impl CsvRecords {
     /// The record of the last row, or why it cannot be read.
     fn record(&self, location: Location) -> Result<Record, String> {
         let field = |column: usize| {
-            str::from_utf8(&self.row[column]).map(str::to_owned).map_err(|_| NOT_UTF8.to_owned())
+            let text = str::from_utf8(&self.row[column]).map(str::to_owned);
+            text.map_err(|_| self.not_utf8(&self.row[column]).to_owned())
         };
         let text = self.text.join(|i| field(self.text_columns[i]).map(Some))?.unwrap_or_default();
         let kept = self.keep.iter().map(|kept| match kept {
@@ -171,7 +175,7 @@ impl CsvRecords {
         });
         let kept = kept.collect::<Result<_, _>>()?;
         let id = self.id.map(field).transpose()?.map(Value::String);
-        let pair = self.pair.map(field).transpose()?;
+        let pair = self.pair.map(|(column, _)| field(column)).transpose()?;
         Ok(Record { location, id, text, pair, is_null: false, kept })
     }
 
@@ -180,6 +184,11 @@ impl CsvRecords {
         let after = self.row.next_line() - 1;
         let advance = self.row.advance(&mut *self.input.reader);
         advance.map_err(|error| self.input.read_error(&format!("after line {after}"), &error))
+    }
+
+    /// Why a field that is not valid UTF-8 cannot be read, as the predicate of an error.
+    fn not_utf8(&self, field: &[u8]) -> &'static str {
+        if mismatch::is_cut(field, self.input.is_utf16) { mismatch::CUT } else { NOT_UTF8 }
     }
 
     /// Why a row cannot be read, as the predicate of an error.

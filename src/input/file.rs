@@ -40,6 +40,7 @@ fn read_text(source: &Source, limit: ReadLimit) -> Result<String, String> {
     if bytes.starts_with(b"\xef\xbb\xbf") {
         bytes.drain(..3);
     }
-    String::from_utf8(bytes)
-        .map_err(|error| mismatch::not_text_file(error.as_bytes(), error.utf8_error().valid_up_to()))
+    String::from_utf8(bytes).map_err(|error| {
+        mismatch::not_text_file(error.as_bytes(), error.utf8_error().valid_up_to(), input.is_utf16)
+    })
 }

@@ -157,7 +157,7 @@ impl JsonLines {
 
     /// The record of a line, or why it cannot be read.
     fn record(&mut self, line: Record) -> Result<Record, String> {
-        let Fields { text, pair, keep, null_texts, .. } = &self.fields;
+        let Fields { text, pair, keep, null_texts, options, .. } = &self.fields;
         let wanted: Vec<&str> = (text.names.iter().map(String::as_str))
             .chain([self.fields.id_name()])
             .chain(pair.as_deref())
@@ -180,17 +180,18 @@ impl JsonLines {
         let kept = kept.collect::<Result<Vec<_>, String>>()?;
         let id = self.id(field(self.fields.id_name()))?;
         let value = |name: &str, option: &str| match field(name) {
-            Some(raw) if *null_texts && raw.is_null() => Ok(None),
+            Some(raw) if raw.is_null() && *null_texts => Ok(None),
+            Some(raw) if raw.is_null() => Err(options.null_text(name)),
             raw => string(raw, name, option).map(Some),
         };
-        let pair = pair.as_ref().map(|name| value(name, "--pair-field")).transpose()?;
+        let pair = pair.as_ref().map(|name| value(name, options.pair)).transpose()?;
         let found = text.join(|i| match &text.names[i] {
             // Null is as good as no value of one of several fields.
             name if text.is_several() && field(name).is_none_or(RawField::is_null) => Ok(None),
             name => value(name, "--text-field"),
         })?;
         if found.is_none() && !null_texts {
-            return Err(text.missing());
+            return Err(options.no_text(text));
         }
         let is_null = found.is_none() || pair == Some(None);
         let (text, pair) = (found.unwrap_or_default(), pair.map(Option::unwrap_or_default));

@@ -61,8 +61,8 @@ impl Lines {
         Ok(Some(match String::from_utf8(line) {
             Ok(text) => Entry::plain_text(location, None, text, &self.keep),
             Err(error) => {
-                let valid = error.utf8_error().valid_up_to();
-                Entry::unreadable(location, mismatch::not_utf8(error.as_bytes(), valid, "line"))
+                let (valid, is_utf16) = (error.utf8_error().valid_up_to(), self.input.is_utf16);
+                Entry::unreadable(location, mismatch::not_utf8(error.as_bytes(), valid, "line", is_utf16))
             }
         }))
     }

@@ -109,18 +109,29 @@ fn is_plain_text(start: &[u8]) -> bool {
 }
 
 /// Why a file that is not valid UTF-8 from byte `valid_up_to` on is not text, as the predicate of an error.
-pub(super) fn not_text_file(bytes: &[u8], valid_up_to: usize) -> String {
+pub(super) fn not_text_file(bytes: &[u8], valid_up_to: usize, is_utf16: bool) -> String {
     if bytes.contains(&0) {
         "is binary data, not text; skip it with --exclude".into()
     } else {
-        not_utf8(bytes, valid_up_to, "file")
+        not_utf8(bytes, valid_up_to, "file", is_utf16)
     }
 }
 
+/// The predicate of an error about a text that [`is_cut`].
+pub(super) const CUT: &str =
+    "ends with half of a UTF-16 code unit: the file was not copied as a whole; write or copy it again";
+
+/// Whether text ends with the byte that [`Utf16Reader`](super::utf16::Utf16Reader) makes of an odd last one.
+pub(super) fn is_cut(bytes: &[u8], is_utf16: bool) -> bool {
+    is_utf16 && bytes.ends_with(b"\xff")
+}
+
 /// The predicate of an error about a line or a file that is not valid UTF-8 from byte `valid_up_to` on.
-pub(super) fn not_utf8(bytes: &[u8], valid_up_to: usize, unit: &str) -> String {
+/// `is_utf16`: whether it was decoded from UTF-16.
+pub(super) fn not_utf8(bytes: &[u8], valid_up_to: usize, unit: &str, is_utf16: bool) -> String {
     let byte = valid_up_to + 1;
     match bytes.get(valid_up_to..) {
+        Some(rest) if rest.len() == 1 && is_cut(rest, is_utf16) => CUT.into(),
         Some([0xed, 0xa0..=0xff, ..]) => format!(
             "has half of a UTF-16 surrogate pair (byte {byte} of the {unit}); write the whole character, or remove the half"
         ),
@@ -137,10 +148,11 @@ mod tests {
 
     #[test]
     fn bytes_that_are_not_text_are_named() {
-        assert!(not_text_file(b"a\0\xff", 2).starts_with("is binary data"));
-        assert!(not_text_file(b"ab\xff", 2).starts_with("is not valid UTF-8 (byte 3 of the file)"));
+        assert!(not_text_file(b"a\0\xff", 2, false).starts_with("is binary data"));
+        assert!(not_text_file(b"ab\xff", 2, false).starts_with("is not valid UTF-8 (byte 3 of the file)"));
         assert!(
-            not_text_file(b"ab\xed\xa0\x80", 2).starts_with("has half of a UTF-16 surrogate pair (byte 3")
+            not_text_file(b"ab\xed\xa0\x80", 2, false)
+                .starts_with("has half of a UTF-16 surrogate pair (byte 3")
         );
     }
 

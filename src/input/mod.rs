@@ -29,5 +29,7 @@ pub use field_names::{ALL_FIELDS, expand_kept};
 pub use find::{Filter, Inputs, find};
 pub use limit::ReadLimit;
 pub use partitions::Partitions;
-pub use record::{Entry, Fields, HEADER, KeptName, Location, Position, Record, TextFields, Unreadable};
+pub use record::{
+    Entry, FieldOptions, Fields, HEADER, KeptName, Location, Position, Record, TextFields, Unreadable,
+};
 pub use source::{Format, InputPath, Source};

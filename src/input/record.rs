@@ -126,6 +126,45 @@ pub struct Fields {
     pub null_texts: bool,
     /// Fields that are carried through to the output.
     pub keep: Vec<KeptName>,
+    /// The options that errors name.
+    pub options: FieldOptions,
+}
+
+/// The options of a command for the fields of its input, where commands differ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FieldOptions {
+    /// The one that names the field of the second text.
+    pub pair: &'static str,
+    /// Whether there is `--on-null`.
+    pub has_on_null: bool,
+}
+
+impl Default for FieldOptions {
+    fn default() -> Self {
+        FieldOptions { pair: "--pair-field", has_on_null: false }
+    }
+}
+
+impl FieldOptions {
+    /// The predicate of an error about a record whose text, the field `name`, is null.
+    pub(super) fn null_text(self, name: &str) -> String {
+        let remedy = if self.has_on_null {
+            "pass --on-null skip or --on-null null, or write an empty string"
+        } else {
+            "write an empty string, or remove the row"
+        };
+        format!("cannot be used: field {name:?} is null, expected a string; {remedy}")
+    }
+
+    /// The predicate of an error about a record that has no value in any of the several fields of its text.
+    pub(super) fn no_text(self, text: &TextFields) -> String {
+        let names: Vec<String> = text.names.iter().map(|name| format!("{name:?}")).collect();
+        let or = if self.has_on_null { ", or pass --on-null skip or --on-null null" } else { "" };
+        format!(
+            "has a string in none of the fields {}; choose others with --text-field{or}",
+            names.join(", ")
+        )
+    }
 }
 
 /// The fields whose values are the text of a record.
@@ -178,12 +217,6 @@ impl TextFields {
             }
         }
         Ok(text)
-    }
-
-    /// The predicate of an error about a record that has no value in any of several fields.
-    pub(super) fn missing(&self) -> String {
-        let names: Vec<String> = self.names.iter().map(|name| format!("{name:?}")).collect();
-        format!("has a string in none of the fields {}; choose others with --text-field", names.join(", "))
     }
 }
 
@@ -259,7 +292,7 @@ pub(super) fn built_in_field(name: &str, location: &Location, text: &str) -> Opt
 mod tests {
     use serde_json::json;
 
-    use super::{Fields, Location, Position, TextFields, built_in_field};
+    use super::{FieldOptions, Fields, Location, Position, TextFields, built_in_field};
 
     #[test]
     fn locations_name_the_input_and_the_position() {
@@ -283,7 +316,7 @@ mod tests {
         assert_eq!(joined([None, None, None]), Ok(None));
         let missing =
             "has a string in none of the fields \"a\", \"b\", \"c\"; choose others with --text-field";
-        assert_eq!(fields.missing(), missing);
+        assert_eq!(FieldOptions::default().no_text(&fields), missing);
         assert_eq!(TextFields::default().join(|_| text(" ")), text(" "));
     }
 

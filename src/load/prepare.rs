@@ -179,9 +179,7 @@ fn max_length(options: &ModelOptions, modules: &Modules, plan: &Plan) -> Result<
         if position_limit.is_some_and(|limit| tokens > limit) {
             let limit = match plan.spec.sequence_limit {
                 Some(limit) if limit == positions => {
-                    format!(
-                        "{limit} tokens, from which on the model's attention is sparse, which is not supported"
-                    )
+                    format!("{limit} tokens, up to which the model's attention is supported")
                 }
                 _ => format!("the model's {positions} positions"),
             };

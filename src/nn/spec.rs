@@ -28,7 +28,7 @@ pub struct EncoderSpec {
     /// Rows of the position table; without one, the number of positions that the model was made for.
     pub max_positions: usize,
     /// The longest sequence that the maths here is the model's for, where that is not all positions: longer
-    /// ones have sparse attention (Zaheer et al. 2020, BigBird).
+    /// ones have sparse attention (Zaheer et al. 2020, BigBird), or queries that grow with their position.
     pub sequence_limit: Option<usize>,
     /// Rows of the token type (segment) table; `None`: no table, token type ids are ignored.
     pub token_types: Option<usize>,

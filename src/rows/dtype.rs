@@ -51,6 +51,22 @@ impl OutputDtype {
         }
     }
 
+    /// Refuses dimensions that do not fill whole bytes. `dimensions_option` is what callers choose them with.
+    ///
+    /// # Errors
+    /// What is wrong and what to do about it: the predicate of a sentence whose subject is the option of the
+    /// type.
+    pub fn check(self, dimensions: usize, dimensions_option: &str) -> Result<(), String> {
+        if !matches!(self, OutputDtype::Binary | OutputDtype::Ubinary) || dimensions.is_multiple_of(8) {
+            return Ok(());
+        }
+        let remedy = match dimensions / 8 * 8 {
+            0 => "choose another type".into(),
+            n => format!("pass {dimensions_option} {n}"),
+        };
+        Err(format!("{self} packs 8 dimensions into a byte, but vectors have {dimensions}; {remedy}"))
+    }
+
     /// Converts the vectors of a row, `(N, dimensions)`, to this type. For `Int8` the row must be one vector,
     /// since it has one scale.
     pub fn quantize(self, values: Vec<f32>, dimensions: usize) -> StoredVector {

@@ -50,8 +50,9 @@ enum Layout {
 }
 
 impl Layout {
-    /// The columns of a file with this header and first row; `None` if it has no vectors.
-    fn find(name: &str, field: VectorField, header: &[String], first: &Row) -> Result<Option<Self>> {
+    /// The columns of a file; `None` if it has no vectors.
+    fn find(name: &str, field: VectorField, start: &CsvStart) -> Result<Option<Self>> {
+        let header = &start.header;
         if !matches!(field, VectorField::Named(_))
             && let Some(first) = header.iter().position(|column| *column == element(0))
         {
@@ -59,8 +60,20 @@ impl Layout {
             let width = header.iter().skip(first).enumerate().take_while(is_element).count();
             return Ok(Some(Layout::Elements(first..first + width)));
         }
+        let first = start.first();
+        let list = |row: &Row, i: usize| row.get(i).and_then(parse_list::<f32>);
+        let own = header.iter().position(|column| column == EMBEDDING).and_then(|i| list(first, i));
+        // The vector of the first row may be null: a column that is empty there holds what a later row has.
+        let is_empty = |i: &usize| first.get(*i).is_some_and(|field| field.trim_ascii().is_empty());
+        let empty: Vec<usize> = (0..header.len()).filter(is_empty).collect();
+        let is_known = own.is_some() || empty.is_empty() || matches!(field, VectorField::Named(_));
+        let found = if is_known {
+            None
+        } else {
+            start.find_row(|row| empty.iter().any(|i| list(row, *i).is_some())).ok().flatten()
+        };
         let candidate = |(i, name): (usize, &String)| {
-            let list = first.get(i).and_then(parse_list::<f32>);
+            let list = list(first, i).or_else(|| list(found.as_ref()?, i).filter(|_| empty.contains(&i)));
             let (held, type_name) = match list {
                 Some(list) => (Held::Vectors, format!("list of {}", list.len())),
                 None => (Held::Other, "text".into()),
@@ -114,7 +127,7 @@ impl Layout {
 pub(super) fn open(path: &Path, name: &Arc<str>, field: VectorField) -> Result<Option<Opened>> {
     let Some(start) = CsvStart::read(path).map_err(|error| unread(name, error))? else { return Ok(None) };
     let header = start.header.clone();
-    let Some(layout) = Layout::find(name, field, &header, start.first())? else { return Ok(None) };
+    let Some(layout) = Layout::find(name, field, &start)? else { return Ok(None) };
     let shown = header.iter().enumerate().filter(|(i, column)| !layout.has(*i) && is_shown(column, false));
     let (positions, columns) =
         shown.map(|(i, column)| (i, KeptColumn::new(column, ColumnType::Text))).unzip();
@@ -145,7 +158,8 @@ pub(super) fn open(path: &Path, name: &Arc<str>, field: VectorField) -> Result<O
     let name = name.clone();
     let file = Arc::new(CsvVectors { name, file, dtype, dimensions, layout, scale, columns, positions });
     let (vectors, columns) = (Box::new(file.clone()), Box::new(file));
-    Ok(Some(Opened::new(rows, Representation::Dense, (dtype, dimensions), vectors, columns)))
+    let opened = Opened::new(rows, Representation::Dense, (dtype, dimensions), vectors, columns);
+    Ok(Some(Opened { has_types: false, ..opened }))
 }
 
 /// A field as a number.

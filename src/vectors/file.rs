@@ -129,6 +129,11 @@ impl VectorFile {
         self.opened.dtype
     }
 
+    /// Whether the values beside the vectors have types: those of csv are texts.
+    pub fn has_types(&self) -> bool {
+        self.opened.has_types
+    }
+
     /// How the vectors were made: model, digest of the weights, prompt and so on, as in [`FileMetadata`]
     /// without prefix. Empty if the file does not say.
     pub fn metadata(&self) -> &FileMetadata {

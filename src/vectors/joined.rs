@@ -69,9 +69,15 @@ fn join(files: Vec<VectorFile>) -> Result<Opened> {
     let (representation, elements) = (first.representation(), (first.dtype(), first.dimensions()));
     let metadata = first.metadata().clone();
     let is_rounded = files.iter().any(VectorFile::is_rounded);
+    let has_types = files.iter().all(VectorFile::has_types);
     let parts = Arc::new(Parts { files, rows, columns });
     let (vectors, columns) = (Box::new(parts.clone()), Box::new(parts));
-    Ok(Opened { metadata, is_rounded, ..Opened::new(next, representation, elements, vectors, columns) })
+    Ok(Opened {
+        metadata,
+        is_rounded,
+        has_types,
+        ..Opened::new(next, representation, elements, vectors, columns)
+    })
 }
 
 /// Checks that vectors of two files can be compared with one query.

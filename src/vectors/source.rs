@@ -54,6 +54,9 @@ pub(super) struct Opened {
     pub dtype: OutputDtype,
     /// Whether the file has elements of more bits than those of `dtype`, to which they are rounded.
     pub is_rounded: bool,
+    /// Whether the values of the columns beside the vectors have the types that they were written with, and
+    /// are not all text.
+    pub has_types: bool,
     /// How the vectors were made; empty if the file does not say.
     pub metadata: FileMetadata,
     /// The vectors.
@@ -79,6 +82,7 @@ impl Opened {
             token_numbers,
             dtype,
             is_rounded,
+            has_types: true,
             metadata,
             vectors,
             columns,

@@ -803,6 +803,16 @@ fn a_config_that_leaves_tensors_of_the_checkpoint_unused_is_a_warning() {
     }
 }
 
+/// Ministral 3 has no sparse attention, as BigBird has; neither is read beyond its limit.
+#[test]
+fn the_limit_of_attention_is_told() {
+    for (model, limit) in [("ministral3", 40), ("big-bird", 28)] {
+        let found = embed(model, ["--max-length", &(limit + 1).to_string(), "a"]);
+        let limit = format!("--max-length {} exceeds {limit}", limit + 1);
+        assert_fails(&found, 2, &[&limit, "tokens, up to which the model's attention is supported"]);
+    }
+}
+
 /// Texts are as long as the positions, of which those past the trained length are scaled.
 #[test]
 fn the_limit_of_nomic_bert_is_not_its_trained_length() {
@@ -815,7 +825,7 @@ fn the_limit_of_nomic_bert_is_not_its_trained_length() {
     });
     let report = stdout(&model.run("inspect"));
     assert!(report.contains("  max length        40 tokens"), "{report}");
-    assert!(report.contains("Dynamic { factor: 2.0, original_max_positions: 16.0 }"), "{report}");
+    assert!(report.contains("dynamic NTK with factor 2 past 16 tokens"), "{report}");
 }
 
 #[test]

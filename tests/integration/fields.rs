@@ -253,7 +253,7 @@ fn nested_fields_of_json_lines() {
         json!([1, "a lamp", null, ["en", "a lamp"]]),
         json!([2, "own", null, [null, "own"]]),
         missing("doc.body", "--text-field"),
-        unfit("null"),
+        json!(format!("cannot be used: field \"doc.body\" {NULL}")),
         unfit("a number"),
         missing("doc.body", "--text-field"),
     ];

@@ -344,6 +344,10 @@ fn queries_of_a_file_are_refused_if_they_cannot_be_used() {
         &["--query-field needs queries with fields"],
     );
     refused(&["--queries", &queries, "--query-field", "q", "a"], 1, &["no field \"q\"", "--query-field"]);
+    let of_records = ["-i", &passages, "--query-field", "q"];
+    refused(&of_records, 1, &["\"q\"", "with --query-field"]);
+    let ranked = [&of_records[..], &["--top-k", "2"]].concat();
+    refused(&ranked, 2, &["--top-k: with --query-field alone", "pass one --query or --queries FILE"]);
     refused(&["--queries", &queries, "-o", &queries, "a"], 2, &["is also the file of --queries"]);
     let args = ["--queries", &queries, "-i", &passages, "--keep", "query"];
     refused(&args, 2, &["--keep query", "already an output column"]);

@@ -249,6 +249,29 @@ fn every_model_has_a_page_whose_sums_agree() {
     }
 }
 
+/// What the parts of a model are called, without the notation of the source and without rounding errors.
+#[test]
+fn parts_are_described_in_words() {
+    for (model, line) in [
+        ("granite", "scores divided by √25\n"),
+        (
+            "eurobert-yarn",
+            "theta 900, YaRN with factor 4 from 16 tokens, beta fast 4, beta slow 0.5, attention factor 1.13863)\n",
+        ),
+        ("gemma3-causal", "theta 500, linear with factor 2.5; in local layers theta 50)\n"),
+        ("new", "theta 90, NTK with factor 2)\n"),
+        (
+            "llama",
+            "NTK by parts with factor 8 from 32 tokens, low frequency factor 1, high frequency factor 4)\n",
+        ),
+        ("decoders/pplx-embed", "round(127 · tanh(x))\n"),
+        ("decoders/voyage-4-nano", "dense 32 → 56, linear, no bias\n"),
+    ] {
+        let page = stdout(&inspect(&fixture(model), &[]));
+        assert!(page.contains(line), "{model}: {page}");
+    }
+}
+
 /// The page of the smallest model, up to its files.
 /// Elements of the tensors of a checkpoint that `transformers` has saved, each tied one once.
 fn saved_parameters(model: &Path) -> usize {

@@ -428,6 +428,22 @@ fn rows_without_a_vector_are_counted_and_not_compared() {
     }
 }
 
+/// The column of the vectors is found if that of the first row is null, and only then among those that are
+/// empty there.
+#[test]
+fn the_first_vector_of_a_csv_file_may_be_null() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("a.csv");
+    for (rows, parts) in [
+        ("id,v,other\n1,,\n2,\"[1, 2]\",\n", &["no vector (null)"][..]),
+        ("id,v,other\n1,,\"[3]\"\n2,\"[1, 2]\",\n", &["several of vectors", "--vector-field NAME"]),
+    ] {
+        fs::write(&file, rows).unwrap();
+        let args = ["search", "--query-vectors"];
+        assert_fails(&sconce().args(args).args([&file, &file]).output().unwrap(), 1, parts);
+    }
+}
+
 /// Null says nothing about the type of the other vectors of a csv file.
 #[test]
 fn signs_in_csv_are_signs_with_null_among_them() {

@@ -219,6 +219,8 @@ fn addresses_that_cannot_be_used_are_an_error() {
         &["cannot listen on 192.0.2.1"],
     );
     assert_fails(&serve(&["nowhere"], &[]).output().unwrap(), 1, &["nowhere"]);
+    let small = serve(&[DENSE], &["--max-memory", "10KB"]).output().unwrap();
+    assert_fails(&small, 2, &["--max-memory 10", "the weights of the model need"]);
 }
 
 #[test]

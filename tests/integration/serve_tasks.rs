@@ -12,7 +12,7 @@ use arrow::ipc::reader::StreamReader;
 use serde_json::{Value, json};
 
 use crate::support::serving::{Server, rows_of_records};
-use crate::support::{fixture, model_command};
+use crate::support::{assert_fails, fixture, model_command};
 
 const TAGGER: &str = "token-heads/ner-word-piece";
 const ANSWERER: &str = "token-heads/qa-word-piece";
@@ -204,6 +204,25 @@ fn what_cannot_be_answered_is_refused() {
     let windows = server.post("/tasks/tag", &json!({ "texts": [long], "options": { "stride": 4 } }));
     assert_eq!((windows.status, windows.header("x-truncated-count")), (200, None));
     server.stop();
+}
+
+/// As the command does, by the dimensions that the request chooses.
+#[test]
+fn signs_that_fill_no_bytes_are_refused() {
+    let server = Server::shared(&["bert-tiny"], &[]);
+    for (dtype, dimensions, status, part) in [
+        ("binary", None, 400, "but vectors have 36; pass dimensions 32"),
+        ("ubinary", Some(30), 400, "packs 8 dimensions into a byte, but vectors have 30; pass dimensions 24"),
+        ("binary", Some(32), 200, ""),
+    ] {
+        let options = json!({ "output_dtype": dtype, "dimensions": dimensions });
+        let answer = server.post("/tasks/embed", &json!({ "texts": "a", "options": options }));
+        assert_eq!(answer.status, status, "{}", answer.body);
+        assert!(answer.body.contains(part), "{}", answer.body);
+    }
+    let args = ["--dimensions", "30", "--output-dtype", "binary", "a"];
+    let run = model_command("embed", &fixture("bert-tiny"), &args).output().unwrap();
+    assert_fails(&run, 2, &["--output-dtype binary packs 8 dimensions", "pass --dimensions 24"]);
 }
 
 /// A server whose memory for requests is that of one body at the limit.

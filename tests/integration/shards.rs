@@ -452,9 +452,15 @@ fn files_that_do_not_belong_together_are_refused() {
     for format in ["parquet", "jsonl"] {
         let [a, b, c] = [1, 2, 3].map(|i| format!("part-{i}.{format}"));
         refused(&[&b, &a, &c], &["is shard 2/3, but is file 1 of 3"]);
-        refused(&[&a, &b], &["is shard 1/3, but is file 1 of 2"]);
+        refused(&[&a, &b], &["shard 3/3 is missing; pass all shards of a run in order"]);
+        refused(&[&a, &a, &c], &["shard 2/3 is missing"]);
         refused(&[&a, &b, &format!("whole.{format}")], &["whole", "is not a shard, but other files are"]);
     }
+    let named = ["1-of-3.jsonl", "3-of-3.jsonl"];
+    for shard in ["1/3", "3/3"] {
+        inputs.run("texts.jsonl", "{shard}.jsonl", &["--shard", shard]);
+    }
+    refused(&named, &["2-of-3.jsonl, shard 2/3, is missing; pass all shards of a run in order"]);
     refused(&["part-1.parquet", "part-2.jsonl"], &["parquet", "jsonl", "merge files of one format"]);
     inputs.run("texts.jsonl", "cls.parquet", &["--pooling", "cls"]);
     refused(&["whole.parquet", "cls.parquet"], &["differ in pooling: \"mean\" and \"cls\""]);

@@ -31,7 +31,7 @@ fn a_null_text_is_an_error_or_skipped_or_a_row_with_null() {
     fs::write(&input, TEXTS).unwrap();
     let output = path(folder.path(), "out.jsonl");
     let with = |args: &[&str]| run(&[&["-i", &input, "-o", &output], args].concat());
-    assert_fails(&with(&[]), 1, &["in.jsonl line 2", "\"text\" is null", "--on-error skip"]);
+    assert_fails(&with(&[]), 1, &["in.jsonl line 2", "\"text\" is null", "--on-null skip", "--on-null null"]);
 
     let skipped = with(&["--on-null", "skip", "--restart"]);
     assert_eq!(skipped.status.code(), Some(3), "{}", stderr(&skipped));

@@ -178,6 +178,12 @@ class Vectors(unittest.TestCase):
                 self.assert_same_bits(embedder.embed(TEXTS[:5]), expected)
                 self.assert_same_bits(embedder.embed([]), expected[:0])
 
+    def test_signs_fill_bytes(self):
+        with Embedder(MODEL, output_dtype="binary") as embedder:
+            with self.assertRaisesRegex(SconceError, "packs 8 dimensions into a byte, but vectors have 36; pass dimensions 32"):
+                embedder.embed(["a"])
+            self.assertEqual(embedder.embed(["a"], dimensions=32).shape, (1, 4))
+
     def test_facts(self):
         with Embedder(MODEL, dimensions=8, max_length=9) as embedder:
             facts = (embedder.model, embedder.dimensions, embedder.max_length, embedder.similarity_fn_name)
@@ -252,6 +258,8 @@ class Errors(unittest.TestCase):
                     embedder.embed(["a"] * start + ["a", "the lamp in the window burns all night", "b"])
             with self.assertRaisesRegex(SconceError, r"^dimensions is 99, more than the 36|^dimensions 99 exceeds the 36"):
                 embedder.embed(["a"], dimensions=99)
+            with self.assertRaisesRegex(SconceError, "^normalize is 'yes'; pass True or False$"):
+                embedder.embed(["a"], normalize="yes")
             with self.assertRaisesRegex(SconceError, "^prompt_name is .* which has document, query; "):
                 embedder.embed(["a"], prompt_name="other")
             with self.assertRaisesRegex(SconceError, "^prompt and prompt_name are both there"):
@@ -267,6 +275,9 @@ class Errors(unittest.TestCase):
         for options, expected in [
             ({"dtype": "f33"}, r"^invalid value 'f33' for dtype \[possible values: f32, .*\]$"),
             ({"output_dtype": "int8"}, "^output_dtype is 'int8'; pass one of f32, f16, binary, ubinary$"),
+            ({"normalize": "yes"}, "^normalize is 'yes'; pass True or False$"),
+            ({"offline": 1}, "^offline is 1; pass True or False$"),
+            ({"max_memory": "10KB"}, "^max_memory 10.* the weights of the model need .*; pass a larger max_memory"),
             ({"max_length": 1000}, "^max_length 1000 exceeds the model's 40 positions"),
             ({"prompt_name": "other"}, "^prompt_name other: .*document, query"),
             ({"command": "/nonexistent/sconce"}, "/nonexistent/sconce"),

@@ -167,6 +167,29 @@ class Comparisons(unittest.TestCase):
         with Embedder(FIXTURES / "roberta") as other, self.assertRaisesRegex(SconceError, "corpus.parquet"):
             other.search(queries, path)
 
+    def test_signs_are_searched_as_by_the_command_line(self):
+        for dtype in ("binary", "ubinary"):
+            with Embedder(MODEL, output_dtype=dtype, dimensions=32) as embedder, tempfile.TemporaryDirectory() as folder:
+                path = pathlib.Path(folder) / "signs.parquet"
+                command_rows("embed", "-m", MODEL, "--dimensions=32", f"--output-dtype={dtype}", "-o", path, *filter(None, TEXTS))
+                signs, expected = embedder.embed(list(filter(None, TEXTS))), embedder.search(["the lamp"], path, k=4)
+                self.assertEqual(len(expected[0]), 4)
+                query = embedder.embed(["the lamp"], role="query")
+                for queries, corpus in [(["the lamp"], signs), (query, signs), (query, path)]:
+                    found = embedder.search(queries, corpus, k=4)
+                    places = [[(hit["index"], round(hit["score"], 5)) for hit in hits[0]] for hits in (found, expected)]
+                    self.assertEqual(*places)
+        with Embedder(MODEL) as embedder, self.assertRaisesRegex(ValueError, "^vectors of int8 cannot be compared"):
+            embedder.search(["a"], np.zeros((2, 36), np.int8))
+
+    def test_sparse_vectors_are_compared(self):
+        with Embedder(SPARSE) as embedder:
+            found, matrix = embedder.similarity(TEXTS[:1], TEXTS), embedder.embed_sparse(TEXTS)
+            self.assertTrue(np.array_equal(embedder.similarity(matrix[:1], matrix), found))
+            ranked = embedder.rerank(TEXTS[0], TEXTS)
+        expected = {hit["index"]: hit["score"] for hit in ranked}
+        self.assertTrue(np.allclose(found[0], [expected[i] for i in range(len(TEXTS))], rtol=1e-6))
+
     def test_an_embedder_ranks_by_similarity(self):
         with Embedder(MODEL) as embedder:
             found = embedder.rerank("the lamp", TEXTS, top_k=3)
@@ -267,6 +290,8 @@ class AttentionWeights(unittest.TestCase):
             self.assertTrue(np.array_equal(one[0, 0], found.weights[1, 2]))
             one *= 2
             self.assertRaisesRegex(SconceError, "layer", embedder.attend, "the lamp", layer=99)
+            self.assertRaisesRegex(SconceError, "^layer is -1; pass a number from 0 on$", embedder.attend, "a", layer=-1)
+            self.assertRaisesRegex(SconceError, "^rollout is 'yes'; pass True or False$", embedder.attend, "a", rollout="yes")
             self.assertEqual(len(embedder.attend("--lamp", rollout=True).weights.shape), 4)
 
 

@@ -98,6 +98,17 @@ impl CsvStart {
         &self.rows.row
     }
 
+    /// The first row that `is_wanted` accepts.
+    pub fn find_row(&self, is_wanted: impl Fn(&Row) -> bool) -> io::Result<Option<Row>> {
+        let mut rows = CsvRows::new(&self.path, self.header_bytes, MAX_RECORD_BYTES)?;
+        while rows.advance()? {
+            if is_wanted(&rows.row) {
+                return Ok(Some(rows.row));
+            }
+        }
+        Ok(None)
+    }
+
     /// Finds the rows of the file `name`, and calls `visit` with each one and its number.
     pub fn index(mut self, name: &Arc<str>, mut visit: impl FnMut(usize, &Row)) -> io::Result<CsvFile> {
         let (mut units, mut start, mut rows) = (RowUnits::default(), self.header_bytes, 0);

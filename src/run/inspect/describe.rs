@@ -93,7 +93,7 @@ fn describe_heads(spec: &EncoderSpec) -> String {
         heads += &format!(", value head size {}", spec.v_head_dim);
     }
     if let Some(scalar) = spec.query_scalar {
-        heads += &format!(", scores divided by √{scalar}");
+        heads += &format!(", scores divided by √{}", figure(scalar));
     }
     if let Some(cap) = spec.score_cap {
         heads += &format!(", bounded by {cap}");
@@ -170,12 +170,8 @@ fn describe_positions(spec: &EncoderSpec) -> String {
         },
         Positions::Sinusoidal => format!("{max_positions} (sinusoidal)"),
         Positions::Rotary(Rotary { frequencies, local, rotate_values, rotated_dims, .. }) => {
-            let describe = |Frequencies { theta, scaling }: &Frequencies| match scaling {
-                RotaryScaling::None => format!("theta {theta}"),
-                RotaryScaling::LongRope { original_max_positions, attention_factor, .. } => format!(
-                    "theta {theta}, LongRoPE past {original_max_positions} tokens, attention factor {attention_factor:.4}"
-                ),
-                scaling => format!("theta {theta}, {scaling:?}"),
+            let describe = |Frequencies { theta, scaling }: &Frequencies| {
+                format!("theta {theta}{}", describe_scaling(scaling))
             };
             let local = local.as_ref().map(|local| format!("; in local layers {}", describe(local)));
             let part = rotated_dims.map(|dims| format!("; {dims} dimensions of each head are rotated"));
@@ -189,6 +185,47 @@ fn describe_positions(spec: &EncoderSpec) -> String {
         }
         Positions::Alibi => format!("{max_positions} (ALiBi)"),
     }
+}
+
+/// How rotary frequencies are scaled, in the words of `rope_scaling`, after a comma.
+fn describe_scaling(scaling: &RotaryScaling) -> String {
+    match scaling {
+        RotaryScaling::None => String::new(),
+        RotaryScaling::Linear { factor } => format!(", linear with factor {factor}"),
+        RotaryScaling::Ntk { factor } => format!(", NTK with factor {factor}"),
+        RotaryScaling::Dynamic { factor, original_max_positions } => {
+            format!(", dynamic NTK with factor {factor} past {original_max_positions} tokens")
+        }
+        RotaryScaling::LongRope { original_max_positions, attention_factor, .. } => {
+            format!(", LongRoPE past {original_max_positions} tokens, attention factor {attention_factor:.4}")
+        }
+        RotaryScaling::NtkByParts { factor, low_freq_factor, high_freq_factor, original_max_positions } => {
+            format!(
+                ", NTK by parts with factor {factor} from {original_max_positions} tokens, low frequency factor {low_freq_factor}, \
+                 high frequency factor {high_freq_factor}"
+            )
+        }
+        RotaryScaling::Yarn {
+            factor,
+            beta_fast,
+            beta_slow,
+            original_max_positions,
+            attention_factor,
+            truncate,
+        } => {
+            let whole = if *truncate { "" } else { ", truncate false" };
+            format!(
+                ", YaRN with factor {factor} from {original_max_positions} tokens, beta fast {beta_fast}, beta slow {beta_slow}, \
+                 attention factor {}{whole}",
+                figure(*attention_factor)
+            )
+        }
+    }
+}
+
+/// A number without the rounding error of its last digits.
+fn figure(number: f64) -> f64 {
+    format!("{number:.5e}").parse().unwrap_or(number)
 }
 
 /// Which linear layers have a bias.

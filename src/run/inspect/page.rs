@@ -254,18 +254,23 @@ fn vector_lines(examined: &Examined, folder: &Path) -> Vec<(&'static str, String
             lines.push((key, format!("{} ({})", counted(*tokens as u64, "token"), shown(file, folder))));
         }
     }
+    // A module without a folder of its own has that of the model.
+    let place = |of: &Path| match shown(of, folder) {
+        name if name.is_empty() => name,
+        name => format!(" ({name})"),
+    };
     let (before, after) = modules.post_pooling.split_at(modules.before_pooling);
     let after = after.iter().filter(|module| module.spec != PostPoolingSpec::Normalize);
     let before = before.iter().map(|module| ("before pooling", module));
     for (key, module) in before.chain(after.map(|module| ("after pooling", module))) {
-        lines.push((key, format!("{} ({})", module.spec, shown(&module.folder, folder))));
+        lines.push((key, format!("{}{}", module.spec, place(&module.folder))));
     }
     if !modules.dense_sizes.is_empty() {
         let sizes: Vec<String> = modules.dense_sizes.iter().map(usize::to_string).collect();
         lines.push(("dense sizes", format!("{} (--dimensions N chooses one of them)", sizes.join(", "))));
     }
     let normalize = match examined.applied_modules().last().filter(|_| examined.is_normalized()) {
-        Some(module) => format!("yes ({})", shown(&module.folder, folder)),
+        Some(module) => format!("yes{}", place(&module.folder)),
         None => yes_or_no(false),
     };
     lines.extend([("normalize", normalize), ("dimensions", dimensions)]);

@@ -175,10 +175,36 @@ pub(super) fn unchecked(parts: &[Part]) -> Option<String> {
     ))
 }
 
+/// The first shard that is not there, and its file if those of the others are named by their shards. `None`
+/// if all are there, or are not those of one run.
+fn missing_shard(parts: &[Part]) -> Option<String> {
+    let shards = parts.iter().map(Part::shard).collect::<Option<Vec<Shard>>>()?;
+    let count = shards[0].count();
+    let is_there = |number: &u64| shards.iter().any(|shard| shard.number() == *number);
+    let number = (1..=count).find(|number| !is_there(number))?;
+    let missing: Shard = format!("{number}/{count}").parse().ok()?;
+    if shards.iter().any(|shard| shard.count() != count) {
+        return None;
+    }
+    let named = parts.iter().zip(&shards).find_map(|(part, shard)| {
+        let path = Path::new(&part.name);
+        let name = path.file_name()?.to_str()?;
+        let other = name.replace(&shard.file_name_part(), &missing.file_name_part());
+        (other != name).then(|| path.with_file_name(other).display().to_string())
+    });
+    Some(match named {
+        Some(file) => format!("{file}, shard {missing}, is missing"),
+        None => format!("shard {missing} is missing"),
+    })
+}
+
 /// Checks that the files are all shards of a run, in order, or none is a shard.
 fn check_shards(parts: &[Part]) -> Result<()> {
     if parts.iter().all(|part| part.shard().is_none()) {
         return Ok(());
+    }
+    if let Some(missing) = missing_shard(parts) {
+        bail!("{missing}; pass all shards of a run in order");
     }
     let mut end = 0;
     for (part, number) in parts.iter().zip(1..) {

@@ -7,7 +7,7 @@ use crate::run::yes_or_no;
 
 /// The input and the output of a run. `appended` are the records of the file that it adds rows to.
 pub(super) fn of_run(options: &RecordOptions, appended: Option<&FileRecords>) -> RunIdentity {
-    let mut identity = of_input(&options.input, options.pair_option);
+    let mut identity = of_input(&options.input);
     identity.extend([
         ("--output-format".into(), options.format.name().into()),
         ("--skip-empty".into(), yes_or_no(options.selection.skip_empty)),
@@ -25,7 +25,7 @@ pub(super) fn of_run(options: &RecordOptions, appended: Option<&FileRecords>) ->
 }
 
 /// The identity of the input. The records themselves are compared by the digest of the cursor.
-fn of_input(input: &Input, pair_option: &str) -> RunIdentity {
+fn of_input(input: &Input) -> RunIdentity {
     let (sources, fields) = match input {
         Input::Texts(texts) => {
             let digest = format!("SHA-256 {}", sha256_of_texts(texts));
@@ -42,7 +42,7 @@ fn of_input(input: &Input, pair_option: &str) -> RunIdentity {
     let mut identity = RunIdentity::from([
         ("--input-format".into(), formats),
         ("--text-field".into(), fields.text.names.join(" ")),
-        (pair_option.into(), given(&fields.pair)),
+        (fields.options.pair.into(), given(&fields.pair)),
         ("--id-field".into(), given(&fields.id)),
         ("--keep".into(), kept.join(" ")),
     ]);

@@ -21,8 +21,6 @@ pub struct RecordOptions {
     pub model: ModelOptions,
     /// The texts.
     pub input: Input,
-    /// The name of the option for the field of the second text.
-    pub pair_option: &'static str,
     /// The destination of the rows.
     pub output: Target,
     /// The format of the output.

@@ -14,6 +14,8 @@ use crate::vectors::VectorFile;
 /// Rows whose columns are read at a time.
 const GROUP_ROWS: usize = 1 << 14;
 const EXPECTED: &str = "expected NAME = VALUE, with = != < <= > or >=, and several joined by and";
+/// Words of conditions in SQL that are not supported.
+const OF_SQL: [&str; 6] = ["or", "not", "is", "in", "like", "between"];
 /// All operators.
 static OPERATORS: [Operator; 6] = [
     ("=", &[Ordering::Equal]),
@@ -70,7 +72,7 @@ impl FromStr for Conditions {
                 };
                 Ok(Condition { column: column.clone(), operator: *operator, literal })
             }
-            _ => Err(EXPECTED.into()),
+            _ => Err(malformed(parts)),
         };
         parts.split(is_and).map(condition).collect::<Result<_, _>>().map(Conditions)
     }
@@ -89,6 +91,19 @@ impl fmt::Display for Condition {
             Literal::Number(number) => write!(f, "{column} {operator} {number}"),
             Literal::Text(text) => write!(f, "{column} {operator} '{}'", text.replace('\'', "''")),
         }
+    }
+}
+
+/// Why parts are no condition.
+fn malformed(parts: &[Part]) -> String {
+    let is_of_sql =
+        |part: &&Part| matches!(part, Part::Word(word) if OF_SQL.contains(&&*word.to_lowercase()));
+    match parts.iter().find(is_of_sql) {
+        Some(Part::Word(word)) => format!(
+            "{word} is not supported; {EXPECTED}; for other conditions, search a copy of the rows by DuckDB: COPY (FROM \
+             'all.parquet' WHERE …) TO 'some.parquet'"
+        ),
+        _ => EXPECTED.into(),
     }
 }
 
@@ -137,8 +152,8 @@ fn number(text: &str) -> Option<Number> {
 
 impl Condition {
     /// Whether the value of a row meets the condition; null and NaN do not. A number is compared with
-    /// numbers, and a text with the text of any value.
-    fn meets(&self, value: &FieldValue, row: usize) -> Result<bool> {
+    /// numbers, and without types with texts that read as one, and a text with the text of any value.
+    fn meets(&self, value: &FieldValue, row: usize, has_types: bool) -> Result<bool> {
         let Condition { column, operator: (_, orders), literal } = self;
         if let (Some(infinite), Literal::Number(literal)) = (value.not_finite(), literal) {
             let order = literal.as_f64().and_then(|literal| infinite.partial_cmp(&literal));
@@ -149,7 +164,8 @@ impl Condition {
         let order = match literal {
             Literal::Text(literal) => Some((*text).cmp(literal)),
             Literal::Number(literal) => {
-                let found = value.as_number().cloned().or_else(|| number(text.trim()));
+                let is_text = has_types && value.is_string();
+                let found = value.as_number().cloned().or_else(|| number(text.trim()).filter(|_| !is_text));
                 found.and_then(|found| match (found.as_i128(), literal.as_i128()) {
                     (Some(found), Some(literal)) => Some(found.cmp(&literal)),
                     _ => found.as_f64()?.partial_cmp(&literal.as_f64()?),
@@ -178,18 +194,16 @@ impl Conditions {
         let columns = self.0.iter().map(|condition| file.column(&condition.column, "--where"));
         let columns = columns.collect::<Result<Vec<_>>>()?;
         let mut searched = Vec::with_capacity(file.rows());
+        let has_types = file.has_types();
         // The most conditions that a row meets, from the first one on.
         let mut most = 0;
         for start in (0..file.rows()).step_by(GROUP_ROWS) {
             let rows: Vec<usize> = (start..file.rows().min(start + GROUP_ROWS)).collect();
             for (row, values) in rows.iter().zip(file.values(&rows, &columns)?) {
-                let mut met = 0;
-                for (condition, value) in self.0.iter().zip(&values) {
-                    if !condition.meets(value, *row)? {
-                        break;
-                    }
-                    met += 1;
-                }
+                // All of them are evaluated, so that what is an error does not depend on the others.
+                let meets = self.0.iter().zip(&values).map(|(it, value)| it.meets(value, *row, has_types));
+                let meets = meets.collect::<Result<Vec<bool>>>()?;
+                let met = meets.iter().take_while(|meets| **meets).count();
                 searched.push(met == self.0.len());
                 most = most.max(met);
             }
@@ -235,6 +249,18 @@ mod tests {
         assert_eq!(quoted.parse::<Conditions>().unwrap().0, conditions.collect::<Vec<_>>());
         let shown = quoted.parse::<Conditions>().unwrap().0[0].to_string();
         assert_eq!(shown, "a = 'it''s \"so\"'");
+        for (wrong, word) in [
+            ("a = 3 OR b = 4", "OR"),
+            ("a = 3 and not b = 4", "not"),
+            ("a is null", "is"),
+            ("a in (3, 4)", "in"),
+            ("a like 'b%'", "like"),
+            ("a between 3 and 4", "between"),
+        ] {
+            let error = wrong.parse::<Conditions>().unwrap_err();
+            assert!(error.starts_with(&format!("{word} is not supported; expected NAME = VALUE")), "{error}");
+        }
+        assert_eq!("is = 3 and in = or".parse::<Conditions>().unwrap().0.len(), 2);
         for wrong in [
             "",
             "a",
@@ -257,12 +283,12 @@ mod tests {
         let big = i64::MAX;
         for (condition, value, expected) in [
             ("x = 3", json!(3.0), Some(true)),
-            ("x > 3", json!("3.5"), Some(true)),
             (&format!("x < {big}"), json!(big - 1), Some(true)),
             (&format!("x < {big}"), json!(big as u64 + 1), Some(false)),
             (&format!("x = {}", u64::MAX), json!(u64::MAX), Some(true)),
             (&format!("x = {}", u64::MAX), json!(u64::MAX - 1), Some(false)),
             ("x = 3", json!("three"), None),
+            ("x = 3", json!("3"), None),
             ("x != 3", json!(null), Some(false)),
             ("x != open", json!("closed"), Some(true)),
             ("x < '2026-02'", json!("2026-01-31"), Some(true)),
@@ -270,9 +296,12 @@ mod tests {
             ("x = true", json!(true), Some(true)),
             ("x = '[1]'", json!([1]), Some(true)),
         ] {
-            let found =
-                condition.parse::<Conditions>().unwrap().0[0].meets(&FieldValue::Json(value.clone()), 4);
+            let condition = &condition.parse::<Conditions>().unwrap().0[0];
+            let found = condition.meets(&FieldValue::Json(value.clone()), 4, true);
             assert_eq!(found.ok(), expected, "{condition} with {value}");
         }
+        let condition = &"x > 3".parse::<Conditions>().unwrap().0[0];
+        let found = condition.meets(&FieldValue::Json(json!("3.5")), 4, false);
+        assert!(found.unwrap(), "a column without types");
     }
 }

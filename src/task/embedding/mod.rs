@@ -324,12 +324,15 @@ impl Task for Embedder {
 
     fn check(&self, options: &RowOptions) -> Result<(), RowOptionError> {
         match self.late_interaction {
-            Some(_) => options.only(&["dtype"]),
+            Some(_) => options.only(&["dtype"])?,
             None => {
                 options.only(&["dimensions", "normalize", "dtype"])?;
-                self.finishing.check(options.dimensions)
+                self.finishing.check(options.dimensions)?;
             }
         }
+        let dimensions = options.dimensions.unwrap_or(self.dimensions);
+        let check = options.dtype.unwrap_or(self.dtype).check(dimensions, "dimensions");
+        check.map_err(|reason| RowOptionError { option: "dtype", reason })
     }
 
     fn on_workers_start(&self) {
