@@ -1412,7 +1412,7 @@ const LFM2_NAMES: TensorNames = TensorNames {
         ("feed_forward.down", "feed_forward.w2"),
         ("feed_forward_norm", "ffn_norm"),
     ]],
-    head_modules: &[&[("head.lm_head", "lm_head"), ("head.mlm.decoder", "lm_head")]],
+    head_modules: &[&[("head.lm_head", "lm_head"), ("head.mlm.decoder", "lm_head")], LM_HEAD],
     ..LLAMA_NAMES
 };
 

@@ -364,8 +364,8 @@ pub(super) fn granite(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
     Ok(())
 }
 
-/// LFM2: its short convolutions, and the width of its feed-forward network. In its own code, whose classes are
-/// named so, attention and convolutions see both sides.
+/// LFM2: its short convolutions, and the width of its feed-forward network. In its own code, whose classes
+/// are named so, attention and convolutions see both sides.
 pub(super) fn lfm2(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
     let classes = config.strings("architectures")?.unwrap_or_default();
     if classes.iter().any(|class| class.starts_with("Lfm2Bidirectional")) {

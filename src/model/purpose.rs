@@ -33,12 +33,14 @@ enum ModelKind {
     Static,
     Images,
     SeveralEncoders,
+    ListwiseReranker,
     Other,
 }
 
 use ModelKind::{
-    Classification, CrossEncoder, Generation, Images, MultiVector, MultipleChoice, NextSentence, Other,
-    QuestionAnswering, SeveralEncoders, Sparse, SparseAutoEncoder, Static, TokenClassification,
+    Classification, CrossEncoder, Generation, Images, ListwiseReranker, MultiVector, MultipleChoice,
+    NextSentence, Other, QuestionAnswering, SeveralEncoders, Sparse, SparseAutoEncoder, Static,
+    TokenClassification,
 };
 
 /// Classes with a task head, by a part of their names. Classes with a pretraining head (`ForMaskedLM`,
@@ -55,6 +57,7 @@ const CLASSES: &[(&str, ModelKind)] = &[
     ("ForRetrieval", Images),
     ("ColBERT", MultiVector),
     ("ForSparseEmbedding", Sparse),
+    ("ForRanking", ListwiseReranker),
 ];
 
 /// Classes in `modules.json` that only such models have.
@@ -325,6 +328,7 @@ impl fmt::Display for Purpose {
             Static => "a model of static word embeddings, which has no encoder",
             Images => "a model of images and texts",
             SeveralEncoders => "a model with different encoders for queries and documents",
+            ListwiseReranker => "a listwise reranker, whose score of a text depends on the other texts",
             Other => "no embedding model",
         };
         write!(f, "{kind} ({})", self.evidence)

@@ -1,4 +1,4 @@
-//! Gated short convolutions in the place of attention (Liquid AI 2025, LFM2).
+//! Gated short convolutions in the place of attention (Liquid AI 2025, arXiv:2511.23404).
 
 use anyhow::Result;
 use candle_core::Tensor;

@@ -507,7 +507,7 @@ pub struct ConvolutionSpec {
 }
 
 /// Short convolutions along a sequence, each column by itself (depthwise), between two gates (Liquid AI
-/// 2025, LFM2): `W (c ∘ (w ⋆ (b ∘ x)))` for projections `b`, `c` and `x` of the hidden states.
+/// 2025, arXiv:2511.23404): `W (c ∘ (w ⋆ (b ∘ x)))` for projections `b`, `c` and `x` of the hidden states.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShortConvolutionSpec {
     /// Tokens under the kernel; with a causal mask the token and those before it, otherwise an odd number

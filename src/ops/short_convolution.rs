@@ -1,4 +1,4 @@
-//! Gated short convolutions along sequences (Liquid AI 2025, LFM2).
+//! Gated short convolutions along sequences (Liquid AI 2025, arXiv:2511.23404).
 
 use std::iter::repeat_n;
 use std::ops::Range;

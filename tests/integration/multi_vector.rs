@@ -19,7 +19,7 @@ const ATOL: f32 = 1e-5;
 const RTOL: f32 = 1e-5;
 
 /// The models of `scripts/fixtures/make_multi_vector_fixtures.py`, in `tests/fixtures/multi-vector`.
-const MODELS: [&str; 6] = ["native", "pooled", "pylate", "lfm2", "stanford", "two-denses"];
+const MODELS: [&str; 7] = ["jina", "lfm2", "native", "pooled", "pylate", "stanford", "two-denses"];
 
 fn model(name: &str) -> std::path::PathBuf {
     fixture("multi-vector").join(name)

@@ -367,10 +367,12 @@ pub static GRANITE: ConfigDefaults = based_on(
 
 /// `Lfm2Config`.
 pub static LFM2: ConfigDefaults = based_on(
-    &DECODER,
+    &NONE,
     &[
         ("vocab_size", Size(65536)),
         ("hidden_size", Size(2560)),
+        ("num_hidden_layers", Size(32)),
+        ("num_attention_heads", Size(32)),
         ("intermediate_size", Size(12288)),
         ("num_key_value_heads", Size(8)),
         ("max_position_embeddings", Size(128_000)),
