@@ -209,10 +209,13 @@ def lfm2(r):
     s = decoder(r, has_head_dim=False)
     s["norm_eps"] = s.pop("rms_norm_eps")
     del s["hidden_act"]
+    layers = s["num_hidden_layers"]
+    # The reference needs a layer with attention.
+    attention = sorted(r.sample(range(layers), r.randint(1, layers)))
     if r.random() < 0.5:
-        s["layer_types"] = [r.choice(["conv", "full_attention"]) for _ in range(s["num_hidden_layers"])]
+        s["layer_types"] = ["full_attention" if layer in attention else "conv" for layer in range(layers)]
     elif r.random() < 0.7:
-        s["full_attn_idxs"] = sorted(r.sample(range(s["num_hidden_layers"]), r.randint(0, s["num_hidden_layers"])))
+        s["full_attn_idxs"] = attention
     s["conv_L_cache"] = r.choice([1, 3, 5]) if s.get("is_causal") is False else r.randint(1, 6)
     if r.random() < 0.5:
         s |= dict(block_multiple_of=r.randint(1, 20), block_ffn_dim_multiplier=r.choice([1.0, 1.5, 0.7]))

@@ -26,7 +26,7 @@ pub(super) struct Layer {
 /// The sublayer through which tokens see each other.
 enum Mixer {
     Attention(Box<SelfAttention>),
-    Convolution(GatedConvolution),
+    Convolution(Box<GatedConvolution>),
 }
 
 /// A residual connection with its norms: after the sum (post-norm, Vaswani et al. 2017), before the sublayer
@@ -76,7 +76,7 @@ impl Layer {
         let mixer = match &spec.short_convolution {
             Some(convolution) if convolution.layers[index] => {
                 let name = format!("{name}.short_convolution");
-                Mixer::Convolution(GatedConvolution::load(source, &name, spec, convolution)?)
+                Mixer::Convolution(Box::new(GatedConvolution::load(source, &name, spec, convolution)?))
             }
             _ => {
                 let name = format!("{name}.attention");
