@@ -4,7 +4,7 @@ use anyhow::{Result, anyhow};
 use arrow_array::{Array, RecordBatch, new_null_array};
 use arrow_schema::SchemaRef;
 
-use super::concatenate::JoinedFile;
+use super::concatenate::{JoinedFile, with_rows};
 use super::row_file::RowFile;
 use super::writer::Writer;
 use crate::rows::{ColumnType, FileMetadata, OutputFormat, OutputSchema, arrow_schema};
@@ -18,6 +18,7 @@ pub fn join_tables(
     inputs: &[JoinedFile],
     metadata: &FileMetadata,
 ) -> Result<()> {
+    let inputs = with_rows(format, inputs)?;
     let schemas = inputs.iter().map(|input| Ok(RowFile::open(&input.path, format)?.schema().clone()));
     let schemas = schemas.collect::<Result<Vec<_>>>()?;
     let schema = OutputSchema { metadata: metadata.clone(), ..common_schema(&schemas) };
@@ -45,7 +46,7 @@ pub fn join_tables(
     }
     let arrow_schema = arrow_schema(&schema);
     let mut writer = Writer::open(lock, &schema, None)?;
-    for (i, JoinedFile { path, kept }) in inputs.iter().enumerate() {
+    for (i, JoinedFile { path, kept }) in inputs.iter().copied().enumerate() {
         RowFile::open(path, format)?.for_each_batch(kept.as_deref(), |batch| {
             match retyped(batch, &arrow_schema)? {
                 Some(batch) => writer.write_batch(&batch),

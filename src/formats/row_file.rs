@@ -58,6 +58,11 @@ impl RowFile {
         &self.schema
     }
 
+    /// Whether the file has any rows.
+    pub(super) fn has_rows(&self) -> Result<bool> {
+        Ok(self.file.units()?.iter().any(|rows| !rows.is_empty()))
+    }
+
     /// Whether all values of a column, given by its name, are null.
     pub fn is_null(&self, name: &str) -> Result<bool> {
         let column = self.file.schema().fields().iter().position(|field| field.name() == name);
