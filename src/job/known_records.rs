@@ -141,8 +141,8 @@ impl FileRecords {
         self.counts.get().copied()
     }
 
-    /// Which rows of the file `path` stay, if any may go, after the whole input was read, and how it changes by
-    /// the rows of the file `added`.
+    /// Which rows of the file `path` stay, if any may go, after the whole input was read, and how it changes
+    /// by the rows of the file `added`.
     pub fn change(&self, path: &Path, added: &Path, rows: HashedRows) -> Result<(Vec<bool>, ChangeCounts)> {
         let (found, mut seen) = (self.found(), HashMap::<u128, u64>::new());
         let (mut kept, mut is_kept) = (Vec::new(), true);
@@ -229,7 +229,8 @@ impl KnownRecords {
 
     /// Whether the file has rows of a record.
     pub(super) fn has(&self, record: &Record) -> bool {
-        self.file.found().hashes.contains_key(&self.hash(record))
+        let hash = self.hash(record);
+        self.file.found().hashes.contains_key(&hash)
     }
 
     /// Forgets what was found: the input is read from its beginning.
@@ -239,11 +240,23 @@ impl KnownRecords {
         found.ids.values_mut().for_each(|is_in_input| *is_in_input = false);
     }
 
-    /// The hash of a record.
+    /// The hash of a record, which the file does not have if it has none with these values. The text of the
+    /// same value may be another one in the type that the file has: 1.50 and 1.500.
     fn hash(&self, record: &Record) -> u128 {
-        let mut hasher = Hasher::default();
-        add_record(&mut hasher, record);
-        self.choices << RECORD_BITS | hasher.digest().first_bits() & ((1 << RECORD_BITS) - 1)
+        let of = |record: &Record| {
+            let mut hasher = Hasher::default();
+            add_record(&mut hasher, record);
+            self.choices << RECORD_BITS | hasher.digest().first_bits() & ((1 << RECORD_BITS) - 1)
+        };
+        let hash = of(record);
+        let schema = self.file.columns.as_ref().and_then(|columns| columns.schema.as_ref());
+        let Some(schema) = schema.filter(|_| !self.file.found().hashes.contains_key(&hash)) else {
+            return hash;
+        };
+        let kept = record.kept.iter().zip(&schema.kept);
+        let kept: Vec<_> =
+            kept.map(|(value, column)| value.retyped(&column.column_type.data_type())).collect();
+        if kept == record.kept { hash } else { of(&Record { kept, ..record.clone() }) }
     }
 
     /// The hash of a record, and whether the file has its rows. Each record of the file is found once.
@@ -307,8 +320,8 @@ mod tests {
         Record { location, id, text: text.into(), pair: None, is_null: false, kept: Vec::new() }
     }
 
-    /// Which records of `input` are unchanged, which rows stay of a file with a row for each record of `file`,
-    /// and how many records are added, updated and deleted.
+    /// Which records of `input` are unchanged, which rows stay of a file with a row for each record of
+    /// `file`, and how many records are added, updated and deleted.
     fn run(changes: Changes, file: &[Record], input: &[Record]) -> Result<(Vec<bool>, Vec<bool>, [u64; 3])> {
         let folder = tempfile::tempdir().unwrap();
         let [path, added] = ["a.jsonl", "b.jsonl"].map(|name| folder.path().join(name));

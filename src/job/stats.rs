@@ -46,7 +46,8 @@ pub struct Stats {
     pub unchanged: u64,
     /// Records that the output had no rows of (`--append`), and now has, but not in place of another.
     pub added: u64,
-    /// Records whose rows take the place of those of another record with the same id, one for one (`--update`).
+    /// Records whose rows take the place of those of another record with the same id, one for one
+    /// (`--update`).
     pub updated: u64,
     /// Records whose rows were removed without others in their place (`--update`, `--delete`).
     pub deleted: u64,
