@@ -1,5 +1,5 @@
-//! Kept columns whose types differ and whose values do not: `embed --append`, `merge` and several inputs of one
-//! run give them the type of the first file, and refuse a value that it does not hold exactly.
+//! Kept columns whose types differ and whose values do not: `embed --append`, `merge` and several inputs of
+//! one run give them the type of the first file, and refuse a value that it does not hold exactly.
 
 use std::fs::{self, File};
 use std::path::Path;

@@ -176,8 +176,8 @@ fn buffer_bytes(data: &ArrayData) -> usize {
 }
 
 /// The data type in which the values of a column are carried through: that of the column, with dictionaries
-/// and views replaced by the type of their values, and nulls by strings. `None` if Parquet or Arrow output does not support the
-/// type: its values are carried through as JSON.
+/// and views replaced by the type of their values, and nulls by strings. `None` if Parquet or Arrow output
+/// does not support the type: its values are carried through as JSON.
 pub fn carried_type(data_type: &DataType) -> Option<DataType> {
     map_leaf_types(data_type, &|leaf| match leaf {
         DataType::Dictionary(_, values) => carried_type(values),
