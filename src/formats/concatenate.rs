@@ -9,6 +9,7 @@ use anyhow::{Result, anyhow, bail};
 
 use super::csv::CsvRows;
 use super::lines::read_line;
+use super::row_file::RowFile;
 use crate::error::one_line;
 use crate::rows::OutputFormat;
 use crate::store::{Access, Destination, OutputLock};
@@ -25,8 +26,26 @@ pub struct JoinedFile {
     pub kept: Option<Vec<bool>>,
 }
 
+/// Those of the files, of a format with columns, that have rows: the others may have other columns. The first
+/// one if none has any.
+pub(super) fn with_rows(format: OutputFormat, files: &[JoinedFile]) -> Result<Vec<&JoinedFile>> {
+    let mut found = Vec::new();
+    for file in files {
+        let has_rows = match format {
+            OutputFormat::Parquet | OutputFormat::Arrow => RowFile::open(&file.path, format)?.has_rows()?,
+            _ => {
+                let bytes = file.path.metadata().map_err(|error| unread(&file.path, &error))?.len();
+                header(&file.path, format)?.len() as u64 != bytes
+            }
+        };
+        found.extend(has_rows.then_some(file));
+    }
+    Ok(if found.is_empty() { files.iter().take(1).collect() } else { found })
+}
+
 /// Writes the rows of jsonl or csv files one after another. The header of csv files is written once.
 pub fn concatenate(lock: &OutputLock, format: OutputFormat, files: &[JoinedFile]) -> Result<()> {
+    let files = with_rows(format, files)?;
     let headers = files.iter().map(|file| header(&file.path, format)).collect::<Result<Vec<_>>>()?;
     let Some(first) = headers.first() else { return Ok(()) };
     for (file, header) in files.iter().zip(&headers) {
@@ -40,7 +59,7 @@ pub fn concatenate(lock: &OutputLock, format: OutputFormat, files: &[JoinedFile]
     }
     let mut destination = Destination::open(lock, None, Access::Sequential)?;
     destination.append(first)?;
-    for (JoinedFile { path, kept }, header) in files.iter().zip(&headers) {
+    for (JoinedFile { path, kept }, header) in files.into_iter().zip(&headers) {
         let all = header.len() as u64..u64::MAX;
         let ranges = match kept {
             None => vec![all],

@@ -7,7 +7,7 @@ use anyhow::{Result, anyhow};
 use super::csv::{CsvRows, write};
 use super::row_file::RowFile;
 use crate::error::one_line;
-use crate::rows::{OutputFormat, OutputSchema, arrow_schema};
+use crate::rows::{KeptColumn, OutputFormat, OutputSchema, arrow_schema};
 
 /// The columns of a csv, Parquet or Arrow file.
 #[derive(Debug)]
@@ -46,10 +46,10 @@ impl FileColumns {
         self.path.display().to_string()
     }
 
-    /// Whether all values of a column of a Parquet or Arrow file are null.
-    pub fn is_null(&self, column: &str) -> Result<bool> {
+    /// Whether the type of a column holds all values that a Parquet or Arrow file has of it.
+    pub fn fits(&self, column: &KeptColumn) -> Result<bool> {
         match &self.schema {
-            Some(schema) => RowFile::open(&self.path, schema.format)?.is_null(column),
+            Some(schema) => RowFile::open(&self.path, schema.format)?.fits(column),
             None => Ok(false),
         }
     }

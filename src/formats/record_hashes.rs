@@ -39,7 +39,7 @@ pub struct HashedRows<'a> {
     pub id_column: &'a str,
 }
 
-/// Calls `visit` with each row of a file.
+/// Calls `visit` with each row of a file. One without rows needs no hashes.
 pub fn for_each_record_hash(
     path: &Path,
     rows: HashedRows,
@@ -53,7 +53,7 @@ pub fn for_each_record_hash(
             let (names, _) = rows.header().map_err(|error| malformed(path, &error))?;
             let column = |name: &str| names.iter().position(|column| column == name);
             let (id, chunk) = (column(id_column), column(CHUNK).filter(|_| chunks));
-            let hash = column(RECORD_HASH).ok_or_else(|| missing(path))?;
+            let hash = column(RECORD_HASH);
             check_lines(path, chunk.is_some(), column(END_LINE).is_some())?;
             while let Some(row) = rows.read().map_err(|error| malformed(path, &error))? {
                 if row.len() != names.len() {
@@ -63,15 +63,12 @@ pub fn for_each_record_hash(
                     |column: usize| str::from_utf8(&row[column]).map_err(|error| malformed(path, &error));
                 let id = id.map(text).transpose()?.filter(|id| !id.is_empty());
                 let is_first = chunk.is_none_or(|chunk| &row[chunk] == b"0");
-                visit(HashedRow { id, hash: text(hash)?, is_first })?;
+                visit(HashedRow { id, hash: text(hash.ok_or_else(|| missing(path))?)?, is_first })?;
             }
         }
         _ => {
             let file = RowFile::open(path, format)?;
             let schema = file.schema();
-            if !schema.kept.iter().any(|column| column.name == RECORD_HASH) {
-                return Err(missing(path));
-            }
             // Without chunks or ids, a kept column may have the name.
             let chunk = if schema.chunks { CHUNK } else { "" };
             let id = if schema.ids.is_some() { schema.metadata.id_column() } else { "" };

@@ -15,6 +15,7 @@ use crate::rows::columns::{
     CHUNK, EMBEDDING, EMBEDDINGS, END, END_LINE, ENTITIES, INDEX, INDICES, LABELS, LINE, MASKS, NO_ANSWER,
     RANK, SCORE, START, TOKENS, TRUNCATED, VALUES,
 };
+use crate::rows::field::convert::exact;
 use crate::rows::metadata::Key;
 use crate::rows::{
     ColumnType, ContentType, FieldValue, FileMetadata, KeptColumn, OutputDtype, OutputFormat, OutputSchema,
@@ -58,15 +59,20 @@ impl RowFile {
         &self.schema
     }
 
-    /// Whether all values of a column, given by its name, are null.
-    pub fn is_null(&self, name: &str) -> Result<bool> {
-        let column = self.file.schema().fields().iter().position(|field| field.name() == name);
-        let mut is_null = true;
+    /// Whether the file has any rows.
+    pub(super) fn has_rows(&self) -> Result<bool> {
+        Ok(self.file.units()?.iter().any(|rows| !rows.is_empty()))
+    }
+
+    /// Whether the type of a column holds all values that the file has of it.
+    pub fn fits(&self, kept: &KeptColumn) -> Result<bool> {
+        let column = self.file.schema().fields().iter().position(|field| *field.name() == kept.name);
+        let (data_type, mut fits) = (kept.column_type.data_type(), true);
         self.for_each_batch_of(column.as_slice(), |batch| {
-            is_null &= batch.columns().iter().all(|column| column.null_count() == batch.num_rows());
+            fits = fits && batch.columns().iter().all(|column| exact(column, &data_type).is_some());
             Ok(())
         })?;
-        Ok(is_null)
+        Ok(fits)
     }
 
     /// Calls `f` with record batches of all rows, with all columns. If `kept` is there, rows that it has

@@ -17,7 +17,9 @@ use super::record::{
     Entry, FieldOptions, Fields, KeptField, KeptName, Location, MAX_EXACT_INTEGER, Position, Record,
     TextFields, built_in_field,
 };
-use crate::rows::field::{FieldValue, carried_type, dictionary_key, infinity, is_uuid, to_json, uuid_text};
+use crate::rows::field::{
+    FieldValue, carried_type, dictionary_key, infinity, is_uuid, to_json, type_noun, uuid_text,
+};
 
 /// The key of the number of a column in the metadata of Parquet.
 const FIELD_ID: &str = "PARQUET:field_id";
@@ -83,7 +85,7 @@ impl Columns {
             if is_text(field) {
                 return Ok((path, field));
             }
-            let found = if is_uuid(field) { "UUID".into() } else { one_line(field.data_type()) };
+            let found = if is_uuid(field) { "UUIDs".into() } else { type_noun(field.data_type()) };
             let another = match field.data_type() {
                 DataType::Struct(fields) => match fields.iter().find(|field| is_text(field)) {
                     Some(field) => format!("one of its fields, such as {name}.{},", field.name()),
@@ -92,7 +94,7 @@ impl Columns {
                 _ => "another".into(),
             };
             Err(anyhow!(
-                "{input}: column {name:?} has type {found}, expected strings; choose {another} with {option}"
+                "{input}: column {name:?} holds {found}, expected text; choose {another} with {option}"
             ))
         };
         let text = fields.text.names.iter().map(|name| require_text(name, "--text-field"));

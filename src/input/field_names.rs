@@ -32,7 +32,7 @@ pub fn expand_kept(sources: &[Source], fields: &Fields) -> Vec<KeptName> {
         return fields.keep.clone();
     }
     let with_fields = sources.iter().filter(|source| source.format.has_fields());
-    let mut names = with_fields.flat_map(field_names).next().unwrap_or_default();
+    let mut names = with_fields.flat_map(field_names).find(|names| !names.is_empty()).unwrap_or_default();
     names.extend(Partitions::of(sources).common().map(str::to_owned));
     let is_read = |name: &str| {
         fields.text.names.iter().chain(&fields.pair).any(|text| text == name) || fields.id_name() == name

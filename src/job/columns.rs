@@ -11,7 +11,7 @@ use super::source::RecordSource;
 use crate::error::UsageError;
 use crate::formats::{FileColumns, column_names};
 use crate::input::Record;
-use crate::rows::{ColumnType, ContentType, FieldValue, KeptColumn, OutputSchema};
+use crate::rows::{ColumnType, ContentType, FieldValue, KeptColumn, OutputSchema, abbreviated};
 
 /// Infers the types of the columns from the first records.
 pub(super) fn infer(schema: &mut OutputSchema, source: &mut RecordSource) {
@@ -115,15 +115,13 @@ fn adopt_type<'a>(
     values: impl Iterator<Item = (&'a Record, &'a FieldValue)> + Clone,
     skip_unreadable: bool,
 ) -> Result<()> {
-    let is_other = column.column_type.data_type() != found.column_type.data_type();
     // The type of a column without values is text until there is one.
-    if is_other && found.column_type == ColumnType::Text && file.is_null(&column.name)? {
-        return Ok(());
-    }
-    let inferred = mem::replace(column, found.clone());
+    let completed = found.completed(column);
+    let is_completed = completed != *found && file.fits(&completed)?;
+    let inferred = mem::replace(column, if is_completed { completed } else { found.clone() });
     if matches!(inferred.column_type, ColumnType::Arrow(_)) {
         // Values of Arrow columns are converted exactly.
-        column.column_type = ColumnType::Arrow(found.column_type.data_type());
+        column.column_type = ColumnType::Arrow(column.column_type.data_type());
     }
     let fits = |value: &FieldValue| column.column_type.accepts(value);
     let Some((Record { location, .. }, value)) = values.clone().find(|(_, value)| !fits(value)) else {
@@ -175,17 +173,13 @@ pub(super) fn null_misfits(
     let mut misfits = columns.iter().zip(values).filter(|(column, value)| !column.column_type.accepts(value));
     let (column, value) = misfits.next()?;
     let reason = format!(
-        "has {} in field {:?}, which holds {} in the first records; remove it from --keep, or write jsonl or csv",
+        "has {} in field {:?}, which is {}, but its column holds {}; remove it from --keep, or write jsonl or csv",
         abbreviated(&value.json()),
         column.name,
+        ColumnType::infer_from_fields([&*value].into_iter()),
         column.column_type
     );
     *value = FieldValue::default();
     misfits.for_each(|(_, value)| *value = FieldValue::default());
     Some(reason)
-}
-
-/// The first 60 characters of a value.
-fn abbreviated(value: &Value) -> String {
-    value.to_string().chars().take(60).collect()
 }

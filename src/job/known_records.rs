@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use anyhow::{Result, anyhow, bail};
 
@@ -54,6 +54,19 @@ pub struct FileRecords {
     /// Its columns, if it has any rows and its format has the same ones in all of them.
     pub(super) columns: Option<FileColumns>,
     found: Mutex<Found>,
+    /// How the file changes, once the rows of new records are written.
+    counts: OnceLock<ChangeCounts>,
+}
+
+/// Numbers of records of a file, several of which may have one id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ChangeCounts {
+    /// New ones in addition to those of the file.
+    pub added: u64,
+    /// New ones that each take the place of one with the same id.
+    pub updated: u64,
+    /// Those whose rows go without another in their place.
+    pub deleted: u64,
 }
 
 /// The records of a file that have been found in the input so far.
@@ -61,8 +74,8 @@ pub struct FileRecords {
 struct Found {
     /// By their hashes.
     hashes: HashMap<u128, Counts>,
-    /// By the first 128 bits of the SHA-256 of their ids.
-    ids: HashMap<u128, Id>,
+    /// Whether the input has their id, by the first 128 bits of the SHA-256 of the id.
+    ids: HashMap<u128, bool>,
 }
 
 /// Records with the same hash.
@@ -71,13 +84,6 @@ struct Counts {
     in_file: u64,
     /// Those of the input, at most as many as the file has.
     in_input: u64,
-}
-
-/// Records with the same id.
-#[derive(Debug, Default)]
-struct Id {
-    in_file: u64,
-    is_in_input: bool,
 }
 
 /// The key of an id.
@@ -102,7 +108,7 @@ impl FileRecords {
             hasher.add(hash);
             found.hashes.entry(hash_of(&name, hash)?).or_default().in_file += 1;
             match id {
-                Some(id) => found.ids.entry(id_key(id)).or_default().in_file += 1,
+                Some(id) => drop(found.ids.insert(id_key(id), false)),
                 None if changes.any() && rows.format == OutputFormat::Csv => {
                     bail!("{name} has a row with an empty id, {NO_ID_IN_CSV}")
                 }
@@ -116,7 +122,8 @@ impl FileRecords {
         })?;
         let is_empty = found.hashes.is_empty();
         let columns = if is_empty { None } else { FileColumns::read(path, rows.format)? };
-        Ok(FileRecords { name, digest: hasher.digest().to_string(), changes, columns, found: found.into() })
+        let digest = hasher.digest().to_string();
+        Ok(FileRecords { name, digest, changes, columns, found: found.into(), counts: OnceLock::new() })
     }
 
     /// Whether the file has no rows.
@@ -129,28 +136,21 @@ impl FileRecords {
         &self.digest
     }
 
-    /// Whether the file has rows of a record with this id.
-    pub fn has_id(&self, id: &str) -> bool {
-        self.found().ids.contains_key(&id_key(id))
+    /// How the file changes; `None` before [`FileRecords::change`].
+    pub fn counts(&self) -> Option<ChangeCounts> {
+        self.counts.get().copied()
     }
 
-    /// Records whose rows are removed, after the whole input was read.
-    pub fn deleted(&self) -> u64 {
-        let found = self.found();
-        let gone = found.ids.values().filter(|id| self.changes.delete && !id.is_in_input);
-        gone.map(|id| id.in_file).sum()
-    }
-
-    /// Which rows of the file stay, after the whole input was read.
-    pub fn kept_rows(&self, path: &Path, rows: HashedRows) -> Result<Vec<bool>> {
+    /// Which rows of the file `path` stay, if any may go, after the whole input was read, and how it changes
+    /// by the rows of the file `added`.
+    pub fn change(&self, path: &Path, added: &Path, rows: HashedRows) -> Result<(Vec<bool>, ChangeCounts)> {
         let (found, mut seen) = (self.found(), HashMap::<u128, u64>::new());
         let (mut kept, mut is_kept) = (Vec::new(), true);
-        for_each_record_hash(path, rows, |HashedRow { id, hash, is_first }| {
+        let (mut counts, mut gone) = (ChangeCounts::default(), HashMap::<u128, u64>::new());
+        let mut visit = |HashedRow { id, hash, is_first }: HashedRow| {
             if is_first {
-                let hash = hash_of(&self.name, hash)?;
-                let is_in_input =
-                    id.and_then(|id| found.ids.get(&id_key(id))).is_some_and(|id| id.is_in_input);
-                is_kept = if is_in_input {
+                let (hash, id) = (hash_of(&self.name, hash)?, id.map(id_key));
+                is_kept = if id.and_then(|id| found.ids.get(&id)).is_some_and(|is_in_input| *is_in_input) {
                     let seen = seen.entry(hash).or_default();
                     *seen += 1;
                     !self.changes.update
@@ -158,11 +158,31 @@ impl FileRecords {
                 } else {
                     !self.changes.delete
                 };
+                if let Some(id) = id.filter(|_| !is_kept) {
+                    *gone.entry(id).or_default() += 1;
+                    counts.deleted += 1;
+                }
             }
             kept.push(is_kept);
             Ok(())
+        };
+        if self.changes.any() {
+            for_each_record_hash(path, rows, &mut visit)?;
+        }
+        for_each_record_hash(added, rows, |HashedRow { id, is_first, .. }| {
+            if is_first {
+                match id.and_then(|id| gone.get_mut(&id_key(id))).filter(|left| **left > 0) {
+                    Some(left) => {
+                        *left -= 1;
+                        counts.deleted -= 1;
+                        counts.updated += 1;
+                    }
+                    None => counts.added += 1,
+                }
+            }
+            Ok(())
         })?;
-        Ok(kept)
+        Ok((kept, *self.counts.get_or_init(|| counts)))
     }
 
     fn found(&self) -> MutexGuard<'_, Found> {
@@ -176,17 +196,6 @@ fn hash_of(name: &str, hash: &str) -> Result<u128> {
     digits.flatten().ok_or_else(|| {
         anyhow!("{name} has the hash {hash:?}, which sconce does not write; write the file again")
     })
-}
-
-/// What a file has of a record.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Known {
-    /// Nothing.
-    New,
-    /// Rows of another record with its id, which its own replace.
-    Changed,
-    /// Its rows.
-    Unchanged,
 }
 
 /// Hashes records, and finds those that a file already has rows of.
@@ -220,25 +229,38 @@ impl KnownRecords {
 
     /// Whether the file has rows of a record.
     pub(super) fn has(&self, record: &Record) -> bool {
-        self.file.found().hashes.contains_key(&self.hash(record))
+        let hash = self.hash(record);
+        self.file.found().hashes.contains_key(&hash)
     }
 
     /// Forgets what was found: the input is read from its beginning.
     pub(super) fn start_over(&self) {
         let mut found = self.file.found();
         found.hashes.values_mut().for_each(|counts| counts.in_input = 0);
-        found.ids.values_mut().for_each(|id| id.is_in_input = false);
+        found.ids.values_mut().for_each(|is_in_input| *is_in_input = false);
     }
 
-    /// The hash of a record.
+    /// The hash of a record, which the file does not have if it has none with these values. The text of the
+    /// same value may be another one in the type that the file has: 1.50 and 1.500.
     fn hash(&self, record: &Record) -> u128 {
-        let mut hasher = Hasher::default();
-        add_record(&mut hasher, record);
-        self.choices << RECORD_BITS | hasher.digest().first_bits() & ((1 << RECORD_BITS) - 1)
+        let of = |record: &Record| {
+            let mut hasher = Hasher::default();
+            add_record(&mut hasher, record);
+            self.choices << RECORD_BITS | hasher.digest().first_bits() & ((1 << RECORD_BITS) - 1)
+        };
+        let hash = of(record);
+        let schema = self.file.columns.as_ref().and_then(|columns| columns.schema.as_ref());
+        let Some(schema) = schema.filter(|_| !self.file.found().hashes.contains_key(&hash)) else {
+            return hash;
+        };
+        let kept = record.kept.iter().zip(&schema.kept);
+        let kept: Vec<_> =
+            kept.map(|(value, column)| value.retyped(&column.column_type.data_type())).collect();
+        if kept == record.kept { hash } else { of(&Record { kept, ..record.clone() }) }
     }
 
-    /// Hashes a record, and looks it up in the file. Each record of the file is found once.
-    pub(super) fn look_up(&self, record: &Record) -> Result<(u128, Known)> {
+    /// The hash of a record, and whether the file has its rows. Each record of the file is found once.
+    pub(super) fn look_up(&self, record: &Record) -> Result<(u128, bool)> {
         let (hash, changes) = (self.hash(record), self.file.changes);
         let found = &mut *self.file.found();
         let counts = found.hashes.get_mut(&hash);
@@ -249,7 +271,7 @@ impl KnownRecords {
             is_left
         });
         if is_known && !changes.any() {
-            return Ok((hash, if is_unchanged { Known::Unchanged } else { Known::New }));
+            return Ok((hash, is_unchanged));
         }
         let id = record.id.as_ref().map(|id| id.as_str().map_or_else(|| id.to_string(), str::to_owned));
         let Some(id) = id else {
@@ -260,27 +282,24 @@ impl KnownRecords {
                     record.location
                 );
             }
-            return Ok((hash, Known::New));
+            return Ok((hash, false));
         };
         if id.is_empty() && changes.any() && self.is_csv {
             bail!("{} has an empty id, {NO_ID_IN_CSV}", record.location);
         }
-        let Some(of_file) = found.ids.get_mut(&id_key(&id)) else {
-            return Ok((hash, Known::New));
+        let Some(is_in_input) = found.ids.get_mut(&id_key(&id)) else {
+            return Ok((hash, false));
         };
-        of_file.is_in_input = true;
-        let known = match (is_unchanged, changes.update) {
-            (true, _) => Known::Unchanged,
-            (false, true) => Known::Changed,
-            (false, false) if is_known => Known::New,
-            (false, false) => bail!(
+        *is_in_input = true;
+        if !is_known && !changes.update {
+            bail!(
                 "{} has the id {id:?}, for which {} has rows of another text or other --keep fields; --append only adds records: \
                  pass --update to replace the rows, or give the record another id",
                 record.location,
                 self.file.name
-            ),
-        };
-        Ok((hash, known))
+            );
+        }
+        Ok((hash, is_unchanged))
     }
 }
 
@@ -301,10 +320,11 @@ mod tests {
         Record { location, id, text: text.into(), pair: None, is_null: false, kept: Vec::new() }
     }
 
-    /// A file with a row for each record, and the changes applied to it after `input` was read.
-    fn run(changes: Changes, file: &[Record], input: &[Record]) -> Result<(Vec<Known>, Vec<bool>, u64)> {
+    /// Which records of `input` are unchanged, which rows stay of a file with a row for each record of
+    /// `file`, and how many records are added, updated and deleted.
+    fn run(changes: Changes, file: &[Record], input: &[Record]) -> Result<(Vec<bool>, Vec<bool>, [u64; 3])> {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("a.jsonl");
+        let [path, added] = ["a.jsonl", "b.jsonl"].map(|name| folder.path().join(name));
         let hasher = KnownRecords::new(0, Arc::default(), ROWS.format).unwrap();
         let row = |record: &Record| {
             format!("{}\n", json!({"id": record.id, "record_hash": hash_text(hasher.hash(record))}))
@@ -316,22 +336,25 @@ mod tests {
         let first = look_up()?;
         known.start_over();
         assert_eq!(look_up()?, first, "the input is read again");
-        Ok((first, records.kept_rows(&path, ROWS)?, records.deleted()))
+        let new = input.iter().zip(&first).filter(|(_, is_unchanged)| !**is_unchanged);
+        fs::write(&added, new.map(|(record, _)| row(record)).collect::<String>()).unwrap();
+        let (kept, ChangeCounts { added, updated, deleted }) = records.change(&path, &added, ROWS)?;
+        Ok((first, kept, [added, updated, deleted]))
     }
 
     #[test]
     fn rows_of_changed_and_missing_records_go() {
-        use Known::{Changed, New, Unchanged};
         let file = [record(Some(1), "a"), record(Some(2), "b"), record(Some(2), "b"), record(Some(3), "c")];
         let input = [record(Some(2), "b"), record(Some(1), "x"), record(Some(4), "a")];
         let both = Changes { update: true, delete: true };
         let update = Changes { delete: false, ..both };
-        let known = vec![Unchanged, Changed, New];
-        assert_eq!(run(both, &file, &input).unwrap(), (known.clone(), vec![false, true, false, false], 1));
-        assert_eq!(run(update, &file, &input).unwrap(), (known, vec![false, true, false, true], 0));
+        let known = vec![true, false, false];
+        let expected = (known.clone(), vec![false, true, false, false], [1, 1, 2]);
+        assert_eq!(run(both, &file, &input).unwrap(), expected);
+        assert_eq!(run(update, &file, &input).unwrap(), (known, vec![false, true, false, true], [1, 1, 1]));
         let delete = Changes { update: false, ..both };
         let same = run(delete, &file, &input[..1]).unwrap();
-        assert_eq!(same, (vec![Unchanged], vec![false, true, true, false], 2));
+        assert_eq!(same, (vec![true], vec![false, true, true, false], [0, 0, 2]));
         for changes in [delete, Changes::default()] {
             let error = run(changes, &file, &input).unwrap_err().to_string();
             assert!(
@@ -349,6 +372,6 @@ mod tests {
             let error = run(changes, file, input).unwrap_err().to_string();
             assert!(error.contains("--update and --delete compare records"), "{error}");
         }
-        assert_eq!(run(Changes::default(), &without, &without).unwrap().0, [Known::Unchanged]);
+        assert_eq!(run(Changes::default(), &without, &without).unwrap().0, [true]);
     }
 }

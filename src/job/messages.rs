@@ -8,7 +8,6 @@ use serde_json::Value;
 
 use super::collector::Policy;
 use super::cursor::Cursor;
-use super::known_records::Known;
 use super::source::OnNull;
 use crate::engine::{Item, NO_TOKENS};
 use crate::input::{Entry, Location};
@@ -26,8 +25,8 @@ pub(super) struct RawRecord {
     pub is_selected: bool,
     /// The hash of the record, if rows have a column for it.
     pub hash: Option<u128>,
-    /// What the output has of the record.
-    pub known: Known,
+    /// Whether the output has the rows of the record already.
+    pub is_unchanged: bool,
     /// The cursor after the record.
     pub end: Cursor,
     /// Whether the record is the last row of a record batch of an Arrow stream.
@@ -53,8 +52,6 @@ pub(super) struct RecordMeta {
     pub chunk_texts: ChunkTexts,
     /// The hash of the record, if rows have a column for it (`--append`).
     pub hash: Option<u128>,
-    /// What the output has of the record.
-    pub known: Known,
     /// Whether the text is empty or white space.
     pub is_empty: bool,
     /// The result of tokenizing.

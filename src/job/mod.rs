@@ -48,7 +48,7 @@ pub use dry_run::Estimate;
 pub use identity::{DEVICE, Identity};
 pub use in_memory::{EncodedRecord, encode_records};
 pub use journal::{EarlierRun, Journal, StartMode, refuse_interrupted};
-pub use known_records::{Changes, FileRecords};
+pub use known_records::{ChangeCounts, Changes, FileRecords};
 pub use manifest::{Manifest, RunIdentity, shard_of_run};
 pub use queries::Queries;
 pub use shard::Shard;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::{Result, bail};
 
 use super::cursor::Cursor;
-use super::known_records::{FileRecords, Known, KnownRecords};
+use super::known_records::{FileRecords, KnownRecords};
 use super::shard::Shard;
 use crate::error::UsageError;
 use crate::input::{Entries, Entry, ReadLimit, Record};
@@ -63,8 +63,8 @@ pub struct SourceEntry {
     pub ends_batch: bool,
     /// The hash of the record, if rows have a column for it (`--append`).
     pub hash: Option<u128>,
-    /// What the output has of the record.
-    pub(super) known: Known,
+    /// Whether the output has the rows of the record already.
+    pub(super) is_unchanged: bool,
 }
 
 /// The input of a run, which is open but not read.
@@ -287,7 +287,7 @@ impl RecordSource {
             && let Entry::Record(record) = &next.entry
         {
             match known.look_up(record) {
-                Ok((hash, known)) => (next.hash, next.known) = (Some(hash), known),
+                Ok((hash, is_unchanged)) => (next.hash, next.is_unchanged) = (Some(hash), is_unchanged),
                 Err(error) => return Some(Err(error)),
             }
         }
@@ -298,7 +298,7 @@ impl RecordSource {
         let entries = &mut self.input.entries;
         let entry = entries.next()?;
         let (position, ends_batch) = (entries.bytes_read(), entries.ends_stream_batch());
-        Some(entry.map(|entry| SourceEntry { entry, position, ends_batch, hash: None, known: Known::New }))
+        Some(entry.map(|entry| SourceEntry { entry, position, ends_batch, hash: None, is_unchanged: false }))
     }
 }
 

@@ -10,7 +10,7 @@ use super::collector::{Collector, RunOutput};
 use super::digests::add_weights_digest;
 use super::dry_run::Estimate;
 use super::journal::{EarlierRun, Journal, StartMode};
-use super::known_records::{FileRecords, KnownRecords};
+use super::known_records::{ChangeCounts, FileRecords, KnownRecords};
 use super::manifest::Manifest;
 use super::queries::Queries;
 use super::reader::start_stages;
@@ -130,7 +130,7 @@ impl UpToDateJob {
     /// Writes the summary.
     pub fn report(mut self, summary: Option<&Path>) -> Result<ExitStatus> {
         let RunOutput { timings, schema, identity, .. } = &mut self.output;
-        count_deleted(&mut timings.resumed, self.appended.as_deref());
+        count_changes(&mut timings.resumed, self.appended.as_deref());
         if let Some(path) = summary {
             add_weights_digest(&mut schema.metadata, &identity.files.wait()?);
             write_summary(path, &timings.resumed, timings, &self.engine, &schema.metadata)?;
@@ -139,9 +139,11 @@ impl UpToDateJob {
     }
 }
 
-/// Counts the records whose rows are removed from the file that rows are added to.
-fn count_deleted(stats: &mut Stats, appended: Option<&FileRecords>) {
-    stats.deleted = appended.map_or(0, FileRecords::deleted);
+/// Counts how the file changes that rows are added to. Where there is none, all records are added.
+fn count_changes(stats: &mut Stats, appended: Option<&FileRecords>) {
+    if let Some(ChangeCounts { added, updated, deleted }) = appended.and_then(FileRecords::counts) {
+        (stats.added, stats.updated, stats.deleted) = (added, updated, deleted);
+    }
 }
 
 /// A run that is ready: its records are those that have no rows yet.
@@ -222,7 +224,7 @@ impl<T: Task> FinishedJob<T> {
     pub fn report(mut self, appended: Option<&SidecarPaths>, summary: Option<&Path>) -> Result<ExitStatus> {
         self.collector.report(appended);
         let mut stats = *self.collector.stats();
-        count_deleted(&mut stats, self.appended.as_deref());
+        count_changes(&mut stats, self.appended.as_deref());
         let engine = EngineStats::of(&self.engine, self.device);
         let detail = |message: String| self.console.detail(message);
         let elapsed = self.collector.timings().start.elapsed();

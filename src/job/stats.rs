@@ -44,11 +44,12 @@ pub struct Stats {
     pub skipped_null: u64,
     /// Records that the output had rows of already (`--append`): they are not encoded.
     pub unchanged: u64,
-    /// Records that the output had no rows of (`--append`), and now has.
+    /// Records that the output had no rows of (`--append`), and now has, but not in place of another.
     pub added: u64,
-    /// Records whose rows take the place of those of another record with the same id (`--update`).
+    /// Records whose rows take the place of those of another record with the same id, one for one
+    /// (`--update`).
     pub updated: u64,
-    /// Records whose rows were removed, because their id is not in the input (`--delete`).
+    /// Records whose rows were removed without others in their place (`--update`, `--delete`).
     pub deleted: u64,
     /// Milliseconds of all runs, up to the last checkpoint.
     pub milliseconds: u64,

@@ -3,7 +3,6 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::known_records::Known;
 use super::messages::{ChunkTexts, Outcome, PreparedRecord, RawRecord, RecordMeta};
 use super::queries::Queries;
 use crate::engine::{Item, Prepared, PreparedText, Preparer, RowOptions, Task, TaskInput, TokenizeError};
@@ -31,14 +30,13 @@ impl<T: Task> Tokenizing<T> {
     /// Tokenizes a record. A text of many chunks is returned in parts, and a text with several queries in a
     /// part for each.
     pub(super) fn prepare(&self, record: RawRecord) -> Vec<PreparedRecord> {
-        let RawRecord { entry, is_selected, hash, known, end, ends_batch } = record;
+        let RawRecord { entry, is_selected, hash, is_unchanged, end, ends_batch } = record;
         let meta = |location, outcome| RecordMeta {
             location,
             id: None,
             kept: Arc::default(),
             chunk_texts: ChunkTexts::default(),
             hash,
-            known,
             is_empty: false,
             outcome,
             query: 0,
@@ -53,7 +51,7 @@ impl<T: Task> Tokenizing<T> {
             }
         };
         let is_empty = record.is_empty();
-        if !is_selected || known == Known::Unchanged {
+        if !is_selected || is_unchanged {
             let outcome = if is_selected { Outcome::Unchanged } else { Outcome::SkippedEmpty };
             return vec![item(RecordMeta { is_empty, ..meta(record.location, outcome) }, None)];
         }

@@ -8,7 +8,7 @@ use arrow_schema::{DataType, Field, TimeUnit};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::field::{FieldValue, map_leaf_types};
+use super::field::{FieldValue, complete, map_leaf_types, type_noun};
 use super::format::OutputFormat;
 
 /// A column copied from the input.
@@ -35,6 +35,17 @@ impl KeptColumn {
         let metadata = field.metadata().iter().map(|(key, value)| (key.clone(), value.clone()));
         let column_type = ColumnType::of_arrow(field.data_type());
         KeptColumn { metadata: metadata.collect(), ..KeptColumn::new(field.name(), column_type) }
+    }
+
+    /// The column of this name in files of which one has this column and another one `other`: the parts of
+    /// its type that are text, as those without values, are as in `other`.
+    pub fn completed(&self, other: &KeptColumn) -> KeptColumn {
+        let (data_type, of_other) = (self.column_type.data_type(), other.column_type.data_type());
+        match complete(&data_type, &of_other) {
+            completed if completed == data_type => self.clone(),
+            completed if completed == of_other => other.clone(),
+            completed => KeptColumn { column_type: ColumnType::Arrow(completed), ..self.clone() },
+        }
     }
 
     /// The Arrow field of the column.
@@ -71,15 +82,22 @@ impl ColumnType {
         }
     }
 
-    /// The type of a column with these fields: their Arrow type if they all have the same one, otherwise the
-    /// narrowest JSON type.
+    /// The type of a column with these fields: their Arrow type if they all have the same one; otherwise the
+    /// narrowest JSON type, or the first Arrow type in place of text if it holds them all.
     pub fn infer_from_fields<'a>(fields: impl Iterator<Item = &'a FieldValue> + Clone) -> ColumnType {
-        let mut types = fields.clone().map(|field| match field {
+        let types = fields.clone().map(|field| match field {
             FieldValue::Arrow(array) => Some(array.data_type()),
             FieldValue::Json(_) => None,
         });
-        let first = types.next().flatten().cloned();
-        match first.filter(|first| types.all(|other| other == Some(first))) {
+        let first = types.clone().try_fold(None, |first, other| {
+            let other = other?;
+            Some(Some(first.map_or_else(|| other.clone(), |first| complete(&first, other))))
+        });
+        let first = first.flatten();
+        let is_same = |first: &DataType| {
+            types.zip(fields.clone()).all(|(other, field)| other == Some(first) || field.is_null())
+        };
+        match first.clone().filter(is_same) {
             Some(data_type) => ColumnType::Arrow(data_type),
             None => {
                 // NaN and infinity are null in JSON, but only floats hold them.
@@ -87,8 +105,10 @@ impl ColumnType {
                     Some(_) => Cow::Owned(Value::from(0.5)),
                     None => field.json(),
                 };
-                let values: Vec<_> = fields.map(value).collect();
-                ColumnType::infer(values.iter().map(AsRef::as_ref))
+                let values: Vec<_> = fields.clone().map(value).collect();
+                let inferred = ColumnType::infer(values.iter().map(AsRef::as_ref));
+                let first = first.filter(|_| inferred == ColumnType::Text).map(ColumnType::Arrow);
+                first.filter(|first| fields.clone().all(|field| first.accepts(field))).unwrap_or(inferred)
             }
         }
     }
@@ -160,13 +180,7 @@ impl ColumnType {
 /// The values of the column, as a plural noun for messages.
 impl fmt::Display for ColumnType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            ColumnType::Boolean => "booleans",
-            ColumnType::Integer => "64-bit integers",
-            ColumnType::Float => "numbers",
-            ColumnType::Text => "text",
-            ColumnType::Arrow(data_type) => return write!(f, "{data_type}"),
-        })
+        f.write_str(&type_noun(&self.data_type()))
     }
 }
 
@@ -175,6 +189,11 @@ pub(crate) fn exact_f64(value: &Value) -> Option<f64> {
     let number = value.as_f64()?;
     let integer = value.as_i64().map(i128::from).or(value.as_u64().map(i128::from));
     integer.is_none_or(|integer| number as i128 == integer).then_some(number)
+}
+
+/// The first 60 characters of a value, for messages.
+pub(crate) fn abbreviated(value: &Value) -> String {
+    value.to_string().chars().take(60).collect()
 }
 
 /// The value as text: a string as it is, null as `None`, any other value as JSON.

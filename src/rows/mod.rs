@@ -19,8 +19,8 @@ mod schema;
 mod span_columns;
 
 pub(crate) use batch::{BatchBuilder, ColumnBuilder, arrow_schema, field_value};
-pub(crate) use column_type::to_text;
 pub use column_type::{ColumnType, KeptColumn};
+pub(crate) use column_type::{abbreviated, to_text};
 pub(crate) use content::other_content;
 pub use content::{
     Answer, Content, ContentType, Entity, LabelScore, OutputTypes, SpanKind, TokenScore, VectorType,

@@ -9,8 +9,8 @@ use anyhow::{Result, anyhow, bail};
 use super::merge;
 use super::records::{Append, RecordOptions};
 use crate::error::UsageError;
-use crate::formats::{JoinedFile, for_each_record_hash};
-use crate::job::{FileRecords, StartMode, refuse_interrupted};
+use crate::formats::JoinedFile;
+use crate::job::{ChangeCounts, FileRecords, StartMode, refuse_interrupted};
 use crate::store::{OutputLock, ReadFiles, SidecarPaths, Target, own_file, remove};
 use crate::sys::console::{counted, thousands};
 use crate::sys::regular_file::has_dir_entry;
@@ -69,19 +69,12 @@ impl Appended {
     /// Joins the rows of the output that stay and the new rows, and removes the file of the new rows. If the
     /// process is killed before, the next run with `--resume` does it.
     pub(super) fn finish(self, options: &RecordOptions) -> Result<()> {
-        let rows = options.hashed_rows();
-        let (mut added, mut updated) = (0, 0);
-        for_each_record_hash(&self.added, rows, |row| {
-            let count =
-                if row.id.is_some_and(|id| self.records.has_id(id)) { &mut updated } else { &mut added };
-            *count += u64::from(row.is_first);
-            Ok(())
-        })?;
-        let changes = self.records.changes;
-        let kept = changes.any().then(|| self.records.kept_rows(&self.file, rows)).transpose()?;
-        if added + updated > 0 || kept.iter().flatten().any(|is_kept| !is_kept) {
+        let (kept, counts) = self.records.change(&self.file, &self.added, options.hashed_rows())?;
+        let ChangeCounts { added, updated, deleted } = counts;
+        if counts != ChangeCounts::default() {
             let added = JoinedFile { path: self.added.clone(), kept: None };
-            // A file without rows may have other types of columns.
+            let kept = (updated + deleted > 0).then_some(kept);
+            // A file without rows may have other columns, and those of another model.
             let file = (!self.records.is_empty()).then(|| JoinedFile { path: self.file.clone(), kept });
             let files: Vec<JoinedFile> = file.into_iter().chain([added]).collect();
             merge::join(&self.lock, &files, &[&self.file, &self.added]).map_err(|error| {
@@ -92,15 +85,11 @@ impl Appended {
             merge::join_ledgers(sidecars, &[&self.file, &self.added])?;
         }
         let target = self.lock.target();
-        options.console.note(if changes.any() {
-            let deleted = thousands(self.records.deleted());
-            format!(
-                "{target}: {} added, {} updated, {deleted} deleted",
-                counted(added, "record"),
-                thousands(updated)
-            )
+        options.console.note(if self.records.changes.any() {
+            let (added, updated) = (counted(added, "record"), thousands(updated));
+            format!("{target}: {added} added, {updated} updated, {} deleted", thousands(deleted))
         } else {
-            format!("appended {} to {target}", counted(added + updated, "record"))
+            format!("appended {} to {target}", counted(added, "record"))
         });
         remove(&self.added)?;
         SidecarPaths::of(&Target::File(self.added))?.map_or(Ok(()), |sidecars| sidecars.remove())

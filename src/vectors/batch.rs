@@ -19,7 +19,7 @@ use crate::error::one_line;
 use crate::formats::error::REMEDY;
 use crate::neighbours::{Block, Representation};
 use crate::rows::columns::{EMBEDDING, EMBEDDINGS, INDICES, SCALE, TOKENS, TRUNCATED, VALUES, WEIGHTS};
-use crate::rows::field::{FieldValue, carried_type, convert, to_json};
+use crate::rows::field::{FieldValue, carried_type, convert, to_json, type_noun};
 use crate::rows::metadata::Key;
 use crate::rows::{ColumnType, FileMetadata, KeptColumn, OutputDtype};
 
@@ -324,7 +324,7 @@ fn candidate(field: &FieldRef) -> Candidate {
         Some(element) if element.is_integer() => Held::Ambiguous,
         _ => Held::Other,
     };
-    Candidate { name: field.name().clone(), type_name: field.data_type().to_string(), held }
+    Candidate { name: field.name().clone(), type_name: type_noun(field.data_type()), held }
 }
 
 /// The columns of a file that are shown beside what rows hold, which is in column `vectors`, with their

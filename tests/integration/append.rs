@@ -276,6 +276,50 @@ fn new_rows_have_the_types_of_the_columns_of_the_file() {
     }
 }
 
+/// A file without rows takes the columns of the new records, however it was written, and `merge` and
+/// `--keep '*'` the columns of files with rows.
+#[test]
+fn a_first_day_without_records_says_nothing_of_columns() {
+    for format in FORMATS {
+        for (suffix, empty, text) in [
+            ("jsonl", "", "{\"id\": 1, \"text\": \"a lamp\", \"year\": 3}\n"),
+            ("csv", "text,id\n", "id,text,year\n1,a lamp,3\n"),
+        ] {
+            let folder = Folder::new();
+            let path = |name: &str| folder.path(name).display().to_string();
+            let [first, second] = ["1", "2"].map(|day| path(&format!("{day}.{suffix}")));
+            fs::write(&first, empty).unwrap();
+            fs::write(&second, text).unwrap();
+            let run = |inputs: &[&String], out: &str, args: &[&str]| {
+                let mut run = sconce();
+                run.args(["embed", "--keep", "*", "-m"]).arg(fixture("bert-tiny")).args(args);
+                run.arg("-o").arg(folder.path(&format!("{out}.{format}")));
+                let run = run.arg("-i").args(inputs).output().unwrap();
+                assert!(run.status.success(), "{format}: {}", stderr(&run));
+            };
+            run(&[&second], "whole", &["--append"]);
+            for (out, args) in [("grown", &["--append"][..]), ("plain", &[])] {
+                run(&[&first], out, args);
+                run(&[&second], out, &["--append"]);
+                folder.assert_same(&format!("whole.{format}"), &format!("{out}.{format}"));
+            }
+            if suffix == "jsonl" {
+                run(&[&first, &second], "both", &["--append"]);
+                folder.assert_same(&format!("whole.{format}"), &format!("both.{format}"));
+            }
+            run(&[&first], "empty", &["--append"]);
+            for parts in [["empty", "whole"], ["whole", "empty"]] {
+                let mut merge = sconce();
+                merge.arg("merge").arg(folder.path(&format!("merged.{format}")));
+                merge.args(parts.map(|part| folder.path(&format!("{part}.{format}"))));
+                let merge = merge.output().unwrap();
+                assert!(merge.status.success(), "{format}: {}", stderr(&merge));
+                folder.assert_same(&format!("whole.{format}"), &format!("merged.{format}"));
+            }
+        }
+    }
+}
+
 /// Nothing is encoded, and no row counted.
 #[test]
 fn values_of_other_types_than_the_column_are_refused_before_any_is_encoded() {

@@ -208,13 +208,13 @@ fn uuids_bytes_and_structs_of_parquet_and_arrow() {
         assert_eq!(
             error("id"),
             format!(
-                "fields.{form}: column \"id\" has type UUID, expected strings; choose another with --text-field"
+                "fields.{form}: column \"id\" holds UUIDs, expected text; choose another with --text-field"
             )
         );
         let found = error("meta");
         let (starts, ends) = (
-            format!("fields.{form}: column \"meta\" has type Struct("),
-            "), expected strings; choose one of its fields, such as meta.text, with --text-field",
+            format!("fields.{form}: column \"meta\" holds structs of \""),
+            ", expected text; choose one of its fields, such as meta.text, with --text-field",
         );
         assert!(found.starts_with(&starts) && found.ends_with(ends), "{found}");
         for missing in ["meta.none", "meta.deep.year.x", "meta.", ".meta", "text.x"] {

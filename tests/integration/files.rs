@@ -217,7 +217,7 @@ fn a_value_of_a_later_file_is_converted_if_exact() {
     let [small, wide, output] =
         ["small.arrow", "wide.jsonl", "two.parquet"].map(|name| at(name).display().to_string());
     let args = ["-i", &small, &wide, "--keep", "small", "-o", &output];
-    assert_fails(&run(&args), 1, &["wide.jsonl line 2", "700", "\"small\"", "Int8", "--keep"]);
+    assert_fails(&run(&args), 1, &["wide.jsonl line 2", "700", "\"small\"", "8-bit integers", "--keep"]);
     let done = run(&[&args[..], &["--on-error", "skip", "--restart"]].concat());
     assert!(stderr(&done).contains("1 record was written with null"), "{}", stderr(&done));
     let after = read_parquet(Path::new(&output));

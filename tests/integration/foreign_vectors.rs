@@ -92,18 +92,22 @@ fn the_field_is_chosen_by_name_or_the_error_lists_all() {
     let refused: [(&str, VectorField, &[&str]); 15] = [
         ("two.npz", auto, &["no array \"embeddings\"", "vec (<f8 [5, 4]), other (<f4 [5, 2])", choose]),
         ("two.safetensors", auto, &["vec (F64 [5, 4])", "other (F32 [5, 2])", choose]),
-        ("two.parquet", auto, &["id (", "Utf8", "vec (List(", "other (List(", choose]),
+        (
+            "two.parquet",
+            auto,
+            &["id (", "(text)", "vec (lists of 32-bit floats)", "other (lists of ", choose],
+        ),
         ("two.csv", auto, &["columns: id (text), vec (list of 4), other (list of 2)", choose]),
         ("two.jsonl", auto, &["id (string), vec (list of 4 numbers), other (list of 2 numbers)", choose]),
         (
             "none.parquet",
             auto,
-            &["no column \"embedding\" of vectors, nor any other", "n (Int64)", "pass a file"],
+            &["no column \"embedding\" of vectors, nor any other", "n (64-bit integers)", "pass a file"],
         ),
         (
             "two.parquet",
             named("x"),
-            &["--vector-field x: ", "no such column", "vec (List(", "choose one of these"],
+            &["--vector-field x: ", "no such column", "vec (lists of ", "choose one of these"],
         ),
         ("two.npz", named("x"), &["--vector-field x: ", "no such array", "choose one of these"]),
         (
@@ -136,7 +140,7 @@ fn commands_take_the_field() {
     let found = rows(&run(&[&search[..], &["--vector-field", "vec"]].concat()));
     let ids: Vec<_> = found.iter().map(|row| row["id"].clone()).collect();
     assert_eq!(ids, ["a", "b", "c", "d", "e"]);
-    assert_fails(&run(&search), 1, &["two.parquet", "other (List(", "--vector-field NAME"]);
+    assert_fails(&run(&search), 1, &["two.parquet", "other (lists of ", "--vector-field NAME"]);
     assert_fails(
         &run(&[&search[..], &["--vector-field", "x"]].concat()),
         2,

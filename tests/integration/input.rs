@@ -533,7 +533,7 @@ fn missing_and_mistyped_columns_are_errors() {
         let bytes = fs::read(input(name)).unwrap();
         let found = read_bytes(name, &bytes, Fields { text: "number".into(), ..fields() });
         let expected = format!(
-            "{name}: column \"number\" has type Int64, expected strings; choose another with --text-field"
+            "{name}: column \"number\" holds 64-bit integers, expected text; choose another with --text-field"
         );
         assert_eq!(found.error, Some(expected));
         // The fourth row has no text. Some writers write a column of integers and nulls as floats.
@@ -991,7 +991,7 @@ fn json_as_python_writes_it_is_read() {
     let output = folder.path().join("o.parquet").display().to_string();
     assert!(run("a.jsonl", &content, &["--keep", "score", "-o", &output]).status.success());
     let read_back = read(&[PathBuf::from(&output)], None, Fields { text: "score".into(), ..fields() });
-    assert!(read_back.error.is_some_and(|error| error.contains("\"score\" has type Float64")));
+    assert!(read_back.error.is_some_and(|error| error.contains("\"score\" holds 64-bit floats")));
     let file = fs::File::open(&output).unwrap();
     let reader = parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder::try_new(file)
         .unwrap()

@@ -14,6 +14,7 @@ mod cache;
 mod catch_panic;
 mod causal_rerankers;
 mod chunks;
+mod column_types;
 mod config_defaults;
 mod contributing;
 mod cuda_kernels;

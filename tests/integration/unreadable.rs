@@ -195,7 +195,7 @@ fn values_that_do_not_fit_their_column_end_the_run_or_are_nulled() {
         "bert-tiny",
         ["-i", folder.folder.path().join("out.parquet").to_str().unwrap(), "--text-field", "year"],
     );
-    assert_fails(&back, 1, &["out.parquet", "\"year\"", "Int64"]);
+    assert_fails(&back, 1, &["out.parquet", "\"year\"", "64-bit integers"]);
     let output = folder.run("out.jsonl", &["--keep", "year"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let rows = folder.lines("out.jsonl");

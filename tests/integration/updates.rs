@@ -155,6 +155,29 @@ fn each_change_alone() {
     assert_eq!(ids(&folder), [0; 0]);
 }
 
+/// Each record of an id that has several takes the place of one, whichever they are.
+#[test]
+fn several_records_of_an_id_are_counted_one_by_one() {
+    let record = |id: usize, text: &str| (id, text.to_owned(), 0);
+    for format in FORMATS {
+        let (folder, out) = (Folder::new(), format!("a.{format}"));
+        let run = |texts: &[&str], args: &[&str]| {
+            folder.write(texts.iter().map(|text| record(1, text)).chain([record(2, "wick")]));
+            let counts = folder.counts(&out, args);
+            assert_eq!(folder.rows(&out).len(), texts.len() + 1, "{format}");
+            counts
+        };
+        assert_eq!(run(&["a", "b"], &CHANGES), [3, 0, 0, 0]);
+        assert_eq!(run(&["b"], &CHANGES), [0, 0, 1, 2], "one of two is gone");
+        assert_eq!(run(&["b", "b", "b"], &CHANGES), [2, 0, 0, 2], "copies of one that is there");
+        assert_eq!(run(&["c", "b", "d"], &CHANGES), [0, 2, 0, 2], "two of three have changed");
+        assert_eq!(run(&["e"], &CHANGES), [0, 1, 2, 1], "one for three others");
+        assert_eq!(run(&["f", "g", "h"], &["--update"]), [2, 1, 0, 1], "three for another");
+        assert_eq!(run(&["f"], &["--update"]), [0, 0, 2, 2], "--update alone");
+        assert_eq!(run(&["f", "f"], &["--delete"]), [1, 0, 0, 2], "--delete alone");
+    }
+}
+
 #[test]
 fn an_update_that_is_killed_leaves_the_old_file_and_resumes() {
     let many = |shift: usize| (0..3_000).map(move |id| (id, format!("{} {shift}", text(id)), 0));

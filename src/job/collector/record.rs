@@ -10,7 +10,7 @@ use super::Collector;
 use crate::engine::TaskRow;
 use crate::input::{Location, Position};
 use crate::job::columns::null_misfits;
-use crate::job::known_records::{Known, hash_text};
+use crate::job::known_records::hash_text;
 use crate::job::messages::{Outcome, RecordMeta};
 use crate::job::source::OnNull;
 use crate::rows::{Content, FieldValue, Row, Span};
@@ -90,9 +90,8 @@ impl Collector {
 
     /// Writes the rows of an encoded record, or of a part of it.
     fn write_rows(&mut self, record: RecordMeta, rows: &[TaskRow]) -> Result<()> {
-        let RecordMeta {
-            location, mut id, mut kept, chunk_texts, hash, known, outcome, query, is_last, ..
-        } = record;
+        let RecordMeta { location, mut id, mut kept, chunk_texts, hash, outcome, query, is_last, .. } =
+            record;
         let Outcome::Encoded { tokens, truncated_tokens, sequences, has_chunks } = outcome else {
             return Ok(());
         };
@@ -125,7 +124,7 @@ impl Collector {
         }
         let written = self.stats.rows - rows_before;
         if is_last && self.place.is_inside_record {
-            self.count_text(hash, known);
+            self.count_text(hash);
         }
         if written > 0 {
             self.stats.tokens += tokens as u64;
@@ -161,7 +160,7 @@ impl Collector {
 
     /// Writes the row of a record whose text is null.
     fn write_null_row(&mut self, record: RecordMeta) -> Result<()> {
-        let RecordMeta { location, mut id, mut kept, hash, known, query, .. } = record;
+        let RecordMeta { location, mut id, mut kept, hash, query, .. } = record;
         self.complete_columns(&location, &mut id, &mut kept, hash)?;
         let row = Row {
             index: self.place.cursor.entries,
@@ -173,19 +172,15 @@ impl Collector {
             content: &Content::Null,
         };
         self.take_row(query, &row)?;
-        self.count_text(hash, known);
+        self.count_text(hash);
         self.stats.null_rows += 1;
         Ok(())
     }
 
     /// Counts a text that has all of its rows.
-    fn count_text(&mut self, hash: Option<u128>, known: Known) {
+    fn count_text(&mut self, hash: Option<u128>) {
         self.stats.texts += 1;
-        match known {
-            Known::New => self.stats.added += u64::from(hash.is_some()),
-            Known::Changed => self.stats.updated += 1,
-            Known::Unchanged => {}
-        }
+        self.stats.added += u64::from(hash.is_some());
     }
 
     /// Writes a row with NaN or infinite values, unless its format cannot tell them from others.

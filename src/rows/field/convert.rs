@@ -9,32 +9,35 @@ use arrow_array::types::{
     UInt8Type, UInt16Type, UInt32Type, UInt64Type,
 };
 use arrow_array::{
-    Array, ArrayRef, BooleanArray, Float32Array, Int64Array, TimestampNanosecondArray, UInt32Array,
-    make_array,
+    Array, ArrayRef, BooleanArray, Float32Array, Int64Array, StructArray, TimestampNanosecondArray,
+    UInt32Array, make_array, new_null_array,
 };
 use arrow_cast::cast;
 use arrow_cast::parse::string_to_timestamp_nanos;
-use arrow_schema::{DataType, TimeUnit};
+use arrow_schema::{DataType, FieldRef, Fields, TimeUnit};
 use arrow_select::nullif::nullif;
 use arrow_select::take::take;
 
 /// An array with the values of `array` in another type: numbers as other numbers, instants and durations in
 /// another unit, strings and bytes with other offsets, values of a dictionary without it, and lists, maps and
-/// structs of all these. `None` if the type cannot hold one of them exactly, or is another kind of type.
+/// structs of all these; null as any type. `None` if the type cannot hold one of them exactly, or is another
+/// kind of type.
 pub(crate) fn exact(array: &ArrayRef, data_type: &DataType) -> Option<ArrayRef> {
     let from = array.data_type();
     if from == data_type {
         return Some(array.clone());
     }
+    if array.logical_null_count() == array.len() {
+        return Some(new_null_array(data_type, array.len()));
+    }
     if let DataType::Dictionary(..) = from {
         let dictionary = array.as_any_dictionary();
         return exact(&take(dictionary.values(), dictionary.keys(), None).ok()?, data_type);
     }
-    if from.is_nested() {
-        return nested(array, data_type);
-    }
     let has_bytes = || from.is_binary() || matches!(from, DataType::FixedSizeBinary(_));
     let converted = match data_type {
+        _ if from.is_nested() => nested(array, data_type)?,
+        _ if from.is_decimal() || data_type.is_decimal() => decimals(array, data_type)?,
         DataType::Utf8 | DataType::LargeUtf8 if from.is_string() => cast(array, data_type).ok()?,
         DataType::Binary | DataType::LargeBinary if has_bytes() => cast(array, data_type).ok()?,
         _ if data_type.is_temporal() => temporal(array, data_type)?,
@@ -45,28 +48,63 @@ pub(crate) fn exact(array: &ArrayRef, data_type: &DataType) -> Option<ArrayRef> 
 
 /// A list, map or struct with converted children.
 fn nested(array: &ArrayRef, data_type: &DataType) -> Option<ArrayRef> {
-    let types: Vec<&DataType> = match (array.data_type(), data_type) {
-        (DataType::List(_), DataType::List(child))
-        | (DataType::LargeList(_), DataType::LargeList(child))
-        | (DataType::Map(..), DataType::Map(child, _)) => vec![child.data_type()],
-        (DataType::FixedSizeList(_, from), DataType::FixedSizeList(child, size)) if from == size => {
-            vec![child.data_type()]
+    if let (Some(array), DataType::Struct(fields)) = (array.as_struct_opt(), data_type) {
+        return structs(array, fields);
+    }
+    let (layout, child) = match (array.data_type(), data_type) {
+        (DataType::Map(..), DataType::Map(child, _)) => (array.data_type().clone(), child),
+        (from, _) => {
+            let ((from, _), (child, size)) = (list_item(from)?, list_item(data_type)?);
+            let layout = match (data_type, size) {
+                (_, Some(size)) => DataType::FixedSizeList(from.clone(), size),
+                (DataType::LargeList(_), _) => DataType::LargeList(from.clone()),
+                _ => DataType::List(from.clone()),
+            };
+            (layout, child)
         }
-        (DataType::Struct(from), DataType::Struct(fields))
-            if from.iter().map(|field| field.name()).eq(fields.iter().map(|field| field.name())) =>
-        {
-            fields.iter().map(|field| field.data_type()).collect()
-        }
-        _ => return None,
     };
     // Without the elements of other rows, which a slice still has.
     let rows = UInt32Array::from_iter_values(0..u32::try_from(array.len()).ok()?);
-    let data = take(array, &rows, None).ok()?.to_data();
-    let children = data.child_data().iter().zip(types);
-    let children = children
-        .map(|(child, data_type)| exact(&make_array(child.clone()), data_type).map(|child| child.to_data()));
-    let children = children.collect::<Option<_>>()?;
-    data.into_builder().data_type(data_type.clone()).child_data(children).build().ok().map(make_array)
+    let data = cast(&take(array, &rows, None).ok()?, &layout).ok()?.to_data();
+    let children = exact(&make_array(data.child_data().first()?.clone()), child.data_type())?;
+    let data = data.into_builder().data_type(data_type.clone()).child_data(vec![children.to_data()]);
+    data.build().ok().map(make_array)
+}
+
+/// The items of a list of any layout, and its size if that is fixed.
+pub(super) fn list_item(data_type: &DataType) -> Option<(&FieldRef, Option<i32>)> {
+    match data_type {
+        DataType::List(item) | DataType::LargeList(item) => Some((item, None)),
+        DataType::FixedSizeList(item, size) => Some((item, Some(*size))),
+        _ => None,
+    }
+}
+
+/// Structs with the members of another type, in its order. A member that only one of both types has is null.
+fn structs(array: &StructArray, fields: &Fields) -> Option<ArrayRef> {
+    let mut members = array.fields().iter().zip(array.columns());
+    if !members.all(|(field, member)| {
+        fields.find(field.name()).is_some() || member.logical_null_count() == member.len()
+    }) {
+        return None;
+    }
+    let members = fields.iter().map(|field| match array.column_by_name(field.name()) {
+        Some(member) => exact(member, field.data_type()),
+        None => Some(new_null_array(field.data_type(), array.len())),
+    });
+    let members = members.collect::<Option<_>>()?;
+    Some(Arc::new(StructArray::try_new(fields.clone(), members, array.nulls().cloned()).ok()?))
+}
+
+/// Decimals with another number of digits, whole numbers as decimals, and back. Casts round, which the cast
+/// back shows.
+fn decimals(array: &ArrayRef, data_type: &DataType) -> Option<ArrayRef> {
+    let is_exact = |data_type: &DataType| data_type.is_decimal() || data_type.is_integer();
+    if !is_exact(array.data_type()) || !is_exact(data_type) {
+        return None;
+    }
+    let converted = cast(array, data_type).ok()?;
+    (&cast(&converted, array.data_type()).ok()? == array).then_some(converted)
 }
 
 /// Dates, times, instants or durations in another unit, and local times at midnight as dates; null where the
@@ -210,8 +248,8 @@ fn read_numbers(array: &dyn Array) -> Option<Vec<Option<Number>>> {
 mod tests {
     use arrow_array::types::Int32Type;
     use arrow_array::{
-        DictionaryArray, FixedSizeListArray, Float64Array, ListArray, StringArray, StringViewArray,
-        StructArray, TimestampMillisecondArray, UInt64Array,
+        Decimal128Array, DictionaryArray, FixedSizeListArray, Float64Array, ListArray, StringArray,
+        StringViewArray, StructArray, TimestampMillisecondArray, UInt64Array,
     };
     use arrow_cast::{CastOptions, cast_with_options};
     use arrow_schema::Field;
@@ -330,7 +368,6 @@ mod tests {
         let dictionary: DictionaryArray<Int32Type> = [Some("a"), None, Some("a")].into_iter().collect();
         let dictionary: ArrayRef = Arc::new(dictionary);
         assert_as_cast(&dictionary, &DataType::Utf8);
-        let list = |item: DataType| DataType::List(Arc::new(Field::new_list_field(item, true)));
         let lists = ListArray::from_iter_primitive::<Int32Type, _, _>([
             Some(vec![Some(1), None]),
             None,
@@ -357,6 +394,80 @@ mod tests {
         let structs: ArrayRef = Arc::new(StructArray::new(from, columns, None));
         assert_as_cast(&structs, &fields(DataType::Utf8, list(DataType::UInt16)));
         assert_eq!(exact(&structs, &fields(DataType::Utf8, DataType::Utf8)), None);
+    }
+
+    fn list(item: DataType) -> DataType {
+        DataType::List(Arc::new(Field::new_list_field(item, true)))
+    }
+
+    #[test]
+    fn decimals_are_converted_if_none_is_rounded() {
+        let cents = Decimal128Array::from(vec![Some(155), None, Some(9_999)]);
+        let prices: ArrayRef = Arc::new(cents.with_precision_and_scale(10, 2).unwrap());
+        for (data_type, fits) in [
+            (DataType::Decimal128(12, 4), true),
+            (DataType::Decimal64(4, 2), true),
+            (DataType::Decimal256(40, 2), true),
+            (DataType::Decimal128(10, 1), false),
+            (DataType::Decimal32(3, 2), false),
+            (DataType::Int32, false),
+            (DataType::Float64, false),
+            (DataType::Utf8, false),
+        ] {
+            let found = exact(&prices, &data_type);
+            assert_eq!(found.is_some(), fits, "{data_type}");
+            if let Some(found) = found {
+                assert_eq!(exact(&found, prices.data_type()).as_ref(), Some(&prices), "{data_type}");
+            }
+        }
+        let whole: ArrayRef = Arc::new(Int64Array::from(vec![Some(99), None]));
+        assert_eq!(
+            exact(&exact(&whole, &DataType::Decimal128(4, 2)).unwrap(), &DataType::Int64),
+            Some(whole)
+        );
+        let large: ArrayRef = Arc::new(Int64Array::from(vec![100]));
+        assert_eq!(exact(&large, &DataType::Decimal128(4, 2)), None);
+    }
+
+    #[test]
+    fn lists_and_structs_of_other_layouts_hold_the_same_values() {
+        let large = |item| DataType::LargeList(Arc::new(Field::new("element", item, true)));
+        let pair = DataType::FixedSizeList(Arc::new(Field::new_list_field(DataType::Int32, true)), 2);
+        let lists = ListArray::from_iter_primitive::<Int32Type, _, _>([
+            Some(vec![Some(1), None]),
+            None,
+            Some(vec![Some(3), Some(4)]),
+        ]);
+        let lists: ArrayRef = Arc::new(lists);
+        for lists in [lists.clone(), lists.slice(1, 2)] {
+            for data_type in [large(DataType::Int32), large(DataType::UInt64), pair.clone()] {
+                let found = exact(&lists, &data_type).unwrap();
+                assert_eq!(found.data_type(), &data_type);
+                assert_eq!(exact(&found, lists.data_type()).as_ref(), Some(&lists), "{data_type}");
+            }
+        }
+        let uneven = ListArray::from_iter_primitive::<Int32Type, _, _>([Some(vec![Some(1)])]);
+        assert_eq!(exact(&(Arc::new(uneven) as ArrayRef), &pair), None);
+        // Lists without items, and null, are of any type.
+        let empty = ListArray::from_iter_primitive::<Int32Type, _, _>([Some(vec![]), None]);
+        let empty: ArrayRef = Arc::new(empty);
+        for item in [DataType::Utf8, DataType::Null, large(DataType::Utf8)] {
+            let found = exact(&empty, &large(item)).unwrap();
+            assert_eq!((found.is_null(0), found.is_null(1)), (false, true));
+            assert!(exact(&found, &list(DataType::Date32)).is_some());
+        }
+        let field = |name: &str, data_type| Arc::new(Field::new(name, data_type, true));
+        let a: ArrayRef = Arc::new(Int64Array::from(vec![1, 2]));
+        let b: ArrayRef = Arc::new(StringArray::from(vec![Some("x"), None]));
+        let structs =
+            StructArray::from(vec![(field("a", DataType::Int64), a), (field("b", DataType::Utf8), b)]);
+        let structs: ArrayRef = Arc::new(structs);
+        let other =
+            vec![field("c", DataType::Date32), field("b", DataType::LargeUtf8), field("a", DataType::Int8)];
+        let found = exact(&structs, &DataType::Struct(other.into())).unwrap();
+        assert!(found.as_struct().column(0).null_count() == 2);
+        assert_eq!(exact(&found, structs.data_type()).as_ref(), Some(&structs));
+        assert_eq!(exact(&structs, &DataType::Struct(vec![field("a", DataType::Int64)].into())), None);
     }
 
     #[test]

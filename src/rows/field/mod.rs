@@ -19,7 +19,7 @@ use arrow_array::{
 };
 use arrow_cast::display::{ArrayFormatter, FormatOptions};
 use arrow_data::ArrayData;
-use arrow_schema::{ArrowError, DataType, Field, FieldRef, IntervalUnit};
+use arrow_schema::{ArrowError, DataType, Field, FieldRef, IntervalUnit, TimeUnit};
 use arrow_select::take::take;
 use serde_json::{Map, Value};
 
@@ -70,7 +70,8 @@ impl FieldValue {
         // A slice would keep the buffers of the whole column in memory; `take` copies the value.
         let value = take(column, &UInt32Array::from(vec![row]), None)?;
         let value = convert::exact(&value, data_type).ok_or_else(|| {
-            ArrowError::CastError(format!("{} has no exact {data_type}", value.data_type()))
+            let [from, to] = [value.data_type(), data_type].map(type_noun);
+            ArrowError::CastError(format!("{from} are not exact as {to}"))
         })?;
         Ok(FieldValue::Arrow(value))
     }
@@ -99,6 +100,16 @@ impl FieldValue {
         match self {
             FieldValue::Json(value) => Cow::Borrowed(value),
             FieldValue::Arrow(array) => Cow::Owned(to_json(array, 0).unwrap_or_default()),
+        }
+    }
+
+    /// The value in another Arrow type, if it has one and the other holds it exactly; otherwise as it is.
+    pub fn retyped(&self, data_type: &DataType) -> FieldValue {
+        match self {
+            FieldValue::Arrow(array) => {
+                convert::exact(array, data_type).map_or_else(|| self.clone(), FieldValue::Arrow)
+            }
+            FieldValue::Json(_) => self.clone(),
         }
     }
 
@@ -165,15 +176,14 @@ fn buffer_bytes(data: &ArrayData) -> usize {
 }
 
 /// The data type in which the values of a column are carried through: that of the column, with dictionaries
-/// and views replaced by the type of their values. `None` if Parquet or Arrow output does not support the
-/// type: its values are carried through as JSON.
+/// and views replaced by the type of their values, and nulls by strings. `None` if Parquet or Arrow output
+/// does not support the type: its values are carried through as JSON.
 pub fn carried_type(data_type: &DataType) -> Option<DataType> {
     map_leaf_types(data_type, &|leaf| match leaf {
         DataType::Dictionary(_, values) => carried_type(values),
-        DataType::Utf8View => Some(DataType::Utf8),
+        DataType::Utf8View | DataType::Null => Some(DataType::Utf8),
         DataType::BinaryView => Some(DataType::Binary),
-        DataType::Null
-        | DataType::Struct(_)
+        DataType::Struct(_)
         | DataType::Union(..)
         | DataType::RunEndEncoded(..)
         | DataType::ListView(_)
@@ -201,6 +211,81 @@ pub fn map_leaf_types(data_type: &DataType, map: &dyn Fn(&DataType) -> Option<Da
         }
         leaf => map(leaf)?,
     })
+}
+
+/// A data type whose parts that are strings have the type that they have in `other`: strings are the type of
+/// a part without values.
+pub(crate) fn complete(data_type: &DataType, other: &DataType) -> DataType {
+    let child = |field: &FieldRef, other: &FieldRef| -> FieldRef {
+        let data_type = complete(field.data_type(), other.data_type());
+        Arc::new(field.as_ref().clone().with_data_type(data_type))
+    };
+    match (data_type, other) {
+        (DataType::Utf8, other) if !other.is_string() => other.clone(),
+        (DataType::Map(entries, is_sorted), DataType::Map(other, _)) => {
+            DataType::Map(child(entries, other), *is_sorted)
+        }
+        (DataType::Struct(fields), DataType::Struct(others)) => {
+            let member = |field: &FieldRef| {
+                others.find(field.name()).map_or_else(|| field.clone(), |(_, other)| child(field, other))
+            };
+            DataType::Struct(fields.iter().map(member).collect())
+        }
+        _ => match (data_type, convert::list_item(other)) {
+            (DataType::List(item), Some((other, _))) => DataType::List(child(item, other)),
+            (DataType::LargeList(item), Some((other, _))) => DataType::LargeList(child(item, other)),
+            (DataType::FixedSizeList(item, size), Some((other, _))) => {
+                DataType::FixedSizeList(child(item, other), *size)
+            }
+            _ => data_type.clone(),
+        },
+    }
+}
+
+/// The values of a data type, as a plural noun for messages.
+pub fn type_noun(data_type: &DataType) -> String {
+    let unit = |unit: &TimeUnit| match unit {
+        TimeUnit::Second => "seconds",
+        TimeUnit::Millisecond => "milliseconds",
+        TimeUnit::Microsecond => "microseconds",
+        TimeUnit::Nanosecond => "nanoseconds",
+    };
+    let bits = 8 * data_type.primitive_width().unwrap_or_default();
+    match data_type {
+        DataType::Null => "null".into(),
+        DataType::Boolean => "booleans".into(),
+        _ if data_type.is_signed_integer() => format!("{bits}-bit integers"),
+        _ if data_type.is_integer() => format!("unsigned {bits}-bit integers"),
+        _ if data_type.is_floating() => format!("{bits}-bit floats"),
+        _ if data_type.is_string() => "text".into(),
+        DataType::FixedSizeBinary(size) => format!("values of {size} bytes"),
+        _ if data_type.is_binary() => "bytes".into(),
+        DataType::Date32 | DataType::Date64 => "dates".into(),
+        DataType::Time32(of) | DataType::Time64(of) => format!("times of day in {}", unit(of)),
+        DataType::Timestamp(of, None) => format!("timestamps in {}", unit(of)),
+        DataType::Timestamp(of, Some(zone)) => format!("timestamps in {} ({zone:?})", unit(of)),
+        DataType::Duration(of) => format!("durations in {}", unit(of)),
+        DataType::Decimal32(digits, scale)
+        | DataType::Decimal64(digits, scale)
+        | DataType::Decimal128(digits, scale)
+        | DataType::Decimal256(digits, scale) => format!("decimal({digits}, {scale})"),
+        DataType::Dictionary(_, values) => type_noun(values),
+        DataType::RunEndEncoded(_, values) => type_noun(values.data_type()),
+        DataType::ListView(item) | DataType::LargeListView(item) => {
+            format!("lists of {}", type_noun(item.data_type()))
+        }
+        DataType::Struct(fields) => {
+            let fields =
+                fields.iter().map(|field| format!("{:?}: {}", field.name(), type_noun(field.data_type())));
+            format!("structs of {}", fields.collect::<Vec<_>>().join(", "))
+        }
+        DataType::Map(entries, _) => format!("maps as {}", type_noun(entries.data_type())),
+        _ => match convert::list_item(data_type) {
+            Some((item, None)) => format!("lists of {}", type_noun(item.data_type())),
+            Some((item, Some(size))) => format!("lists of {size} {}", type_noun(item.data_type())),
+            None => data_type.to_string(),
+        },
+    }
 }
 
 /// The value in row `row` of an array as JSON:
@@ -346,7 +431,7 @@ mod tests {
     use std::sync::Arc;
 
     use arrow_array::{Date64Array, Float32Array, Int8Array, StringArray, TimestampMillisecondArray};
-    use arrow_schema::{Field, TimeUnit};
+    use arrow_schema::Field;
     use serde_json::json;
 
     use super::*;
@@ -357,7 +442,7 @@ mod tests {
         assert_eq!(carried_type(&dictionary), Some(DataType::Utf8));
         let list = |item| DataType::List(Arc::new(Field::new("item", item, true)));
         assert_eq!(carried_type(&list(dictionary)), Some(list(DataType::Utf8)));
-        assert_eq!(carried_type(&list(DataType::Null)), None);
+        assert_eq!(carried_type(&list(DataType::Null)), Some(list(DataType::Utf8)));
         assert_eq!(carried_type(&DataType::Date64), Some(DataType::Date64));
     }
 
