@@ -158,7 +158,11 @@ MUTATIONS = [
     ("rollout multiplies the layers in the other order", "src/task/attention.rs", "((mean + identity)? * 0.5)?.matmul(product)?", "product.matmul(&((mean + identity)? * 0.5)?)?"),
     ("rollout has no residual connection", "src/task/attention.rs", "((mean + identity)? * 0.5)?", "(mean + (identity * 0.0)?)?"),
     ("attention before mixing is that after mixing", "src/task/attention.rs", "if mixing == Some(Mixing::Before) { softmax }", "if mixing.is_none() { softmax }"),
-    ("attention layers of a group have the same index", "src/nn/encoder.rs", "index * self.spec.layer_sharing.inner + inner", "index * self.spec.layer_sharing.inner + inner * 0"),
+    ("attention layers have the same index", "src/nn/encoder.rs", "observe(attention_layers, weights)?;", "observe(attention_layers * 0, weights)?;"),
+    ("short convolutions are causal always", "src/nn/short_convolution.rs", "if spec.mask.causal { 0 } else { kernel_size / 2 }", "0"),
+    ("short convolutions cross the ends of a sequence", "src/ops/short_convolution.rs", ".filter(|source| sequence.contains(source))", ".filter(|source| *source < sequence.end)"),
+    ("short convolutions see tokens that are no keys", "src/nn/short_convolution.rs", "masked.as_ref().unwrap_or(x)", "masked.as_ref().filter(|_| false).unwrap_or(x)"),
+    ("shared prefixes are computed once beside short convolutions", "src/nn/encoder.rs", "|| spec.short_convolution.is_some()", "|| spec.short_convolution.is_some() && spec.layers == 0"),
     ("the talking heads projection is transposed", "src/ops/attention/cpu.rs", "projection.chunks(heads)", "(0..).map(|o| projection.iter().skip(o).step_by(heads))"),
     ("the mask is applied before the pre-softmax projection", "src/ops/attention/cpu.rs", "if let Some(projection) = self.pre_softmax {", "if let Some(projection) = self.pre_softmax {\n                for scores in scores.chunks_mut(block_len).take(heads) {\n                    for (query, row) in queries.clone().zip(scores.chunks_mut(task.stride())) {\n                        row[self.visible_keys(query, task.n).end - task.keys.start..].fill(-1e30);\n                    }\n                }"),
     # Positions.

@@ -3,6 +3,9 @@
 use std::cell::Cell;
 use std::fs;
 use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
 
 /// Peak resident set size in bytes; `None` on systems without `/proc`.
 pub fn peak_memory() -> Option<u64> {
@@ -40,7 +43,12 @@ pub fn is_free(bytes: usize) -> bool {
 /// Ends the process with a message, because the system refuses memory for an allocation. Returns inside
 /// [`is_free`].
 pub fn on_refusal() {
+    /// Whether a thread has reported it: the system may refuse memory to several at once.
+    static IS_REPORTED: AtomicBool = AtomicBool::new(false);
     if !IS_PROBING.get() {
+        while IS_REPORTED.swap(true, Ordering::Relaxed) {
+            thread::sleep(Duration::from_secs(1));
+        }
         let message = "sconce: error: out of memory: the system refuses more; raise the limit of the process (ulimit -v), or pass a \
                        smaller --max-memory, --batch-tokens or --threads\n";
         // Nothing may be allocated here.
