@@ -136,7 +136,7 @@ fn note_defaults(loaded: &Loaded, findings: &Findings, options: &ModelOptions, c
         && let Some(command) = purpose.command()
     {
         console.note(format!(
-            "{model} is {purpose}; its hidden states are pooled without its head, which {command} uses"
+            "{model} is {purpose}; its hidden states are used without its head, which {command} uses"
         ));
     }
     if loaded.head_kind() == Some(HeadKind::CausalLm) && loaded.modules.logit_score.is_none() {

@@ -453,9 +453,14 @@ pub fn pooler_work(spec: &EncoderSpec) -> Work {
     Work { name: "pooler", growth: Growth::PerText, each: pooler_matrix(spec), runs: 1 }
 }
 
-/// The multiply-adds of a post-pooling module.
-pub fn module_work(module: &PostPoolingSpec) -> Work {
-    Work { name: "after pooling", growth: Growth::PerText, each: module_matrices(module), runs: 1 }
+/// The multiply-adds of a post-pooling module for a vector, or for those of each of so many tokens.
+pub fn module_work(module: &PostPoolingSpec, tokens: Option<usize>) -> Work {
+    let of_vector = module_matrices(module);
+    let (growth, each) = match tokens {
+        None => (Growth::PerText, of_vector),
+        Some(tokens) => (Growth::Linear, &of_vector * &symbol('n', tokens, "tokens")),
+    };
+    Work { name: "after pooling", growth, each, runs: 1 }
 }
 
 /// The multiply-adds of a task head for one text or, if it is [per token](HeadSpec::is_per_token), for one

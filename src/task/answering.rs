@@ -116,6 +116,10 @@ impl Task for Answerer {
         let windows = Windows::Overlapping { stride: self.stride };
         let windows = self.model.tokenizer.encode_aligned(Some(question), input.text, windows);
         let windows = windows.map_err(|error| match error.downcast_ref::<NoRoom>() {
+            Some(NoRoom { room: 0, max_length, .. }) => TokenizeError::Failed(format!(
+                "has a question that leaves no room for it in a window of {max_length} tokens; shorten the question, or pass a larger \
+                 --max-length"
+            )),
             Some(no_room) => TokenizeError::Failed(format!(
                 "{no_room} beside its question; shorten the question, or pass a smaller --stride or a larger --max-length"
             )),

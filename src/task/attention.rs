@@ -269,7 +269,7 @@ fn resolve_layers(layers: Layers, count: usize) -> Result<Vec<usize>> {
         Layers::Last => vec![count - 1],
         Layers::One(layer) if layer < count => vec![layer],
         Layers::One(layer) => bail!(UsageError(format!(
-            "--layer {layer}: the model has {count} layers, counted from 0; pass 0 to {}",
+            "--layer {layer}: the model has {count} layers with attention, counted from 0; pass 0 to {}",
             count - 1
         ))),
     })

@@ -260,6 +260,8 @@ fn parts_are_described_in_words() {
         ),
         ("gemma3-causal", "theta 500, linear with factor 2.5; in local layers theta 50)\n"),
         ("new", "theta 90, NTK with factor 2)\n"),
+        ("gemma2", "biases            none\n"),
+        ("lfm2", "kernel size 4, in 3 of 4 layers\n"),
         (
             "llama",
             "NTK by parts with factor 8 from 32 tokens, low frequency factor 1, high frequency factor 4)\n",
@@ -312,6 +314,15 @@ fn heads_are_shown_with_their_labels_and_the_command_for_them() {
     let json = inspect_json(&fixture("masked-lm/bert"), &[]);
     let work = json!({"formula": "d² + V·d", "each": 24 * 24 + 24 * 97, "per": "token"});
     assert_eq!(json["head"]["multiply_adds"], work);
+}
+
+/// A multi-vector model projects each token.
+#[test]
+fn the_projection_of_a_multi_vector_model_is_counted_for_each_token() {
+    let json = inspect_json(&fixture("multi-vector/pylate"), &["--tokens", "9"]);
+    let parts = json["multiply_adds"]["parts"].as_array().unwrap();
+    let projection = parts.iter().find(|part| part["name"] == "after pooling").unwrap();
+    assert_eq!(projection["multiply_adds"], 32 * 8 * 9, "{projection}");
 }
 
 #[test]

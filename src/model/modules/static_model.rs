@@ -18,10 +18,16 @@ impl Modules {
     pub(super) fn read_static(&mut self, folder: &Path, pooling: Option<&Pooling>) -> Result<()> {
         let mean = Pooling::Text(vec![Pool::Mean]);
         if let Some(other) = pooling.filter(|pooling| **pooling != mean) {
-            bail!(UsageError(format!(
-                "--pooling {other}: {} has static embeddings, which are pooled by the mean; leave the option out",
-                folder.display()
-            )))
+            let folder = folder.display();
+            bail!(UsageError(match other {
+                Pooling::None => format!(
+                    "{folder} has static embeddings: its tokens have no hidden states and do not attend to each other; choose a \
+                     model with layers"
+                ),
+                _ => format!(
+                    "--pooling {other}: {folder} has static embeddings, which are pooled by the mean; leave the option out"
+                ),
+            }))
         }
         let layout = StaticLayout::of(folder);
         self.static_embedding = Some(layout);

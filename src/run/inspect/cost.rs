@@ -3,11 +3,11 @@
 use anyhow::Result;
 
 use crate::load::Examined;
-use crate::nn::Symbol;
 use crate::nn::cost::{
     ComponentParameters, Growth, Work, attention_overtakes, encoder_parameters, encoder_work,
     module_parameters, module_work, pooler_parameters, pooler_work, windowed_pairs,
 };
+use crate::nn::{Pooling, Symbol};
 use crate::task::{MemoryUse, memory_use};
 
 /// The cost of a model, and of one text of `tokens` tokens.
@@ -39,7 +39,8 @@ impl Cost {
             work.push(pooler_work(spec));
         }
         components.extend(modules.iter().map(|module| module_parameters(&module.spec)));
-        work.extend(modules.iter().map(|module| module_work(&module.spec)));
+        let of_tokens = (*pooling == Pooling::MultiVector).then_some(tokens);
+        work.extend(modules.iter().map(|module| module_work(&module.spec, of_tokens)));
         components.retain(|component| component.total() > 0);
         work.retain(|part| part.total() > 0);
         let quadratic = sum(&work, Growth::Quadratic);

@@ -241,5 +241,10 @@ fn describe_biases(spec: &EncoderSpec) -> String {
         (down, "FFN down"),
     ];
     let without: Vec<_> = layers.iter().filter(|(has, _)| !has).map(|(_, layer)| *layer).collect();
-    if without.is_empty() { "all linear layers".into() } else { format!("all but {}", without.join(", ")) }
+    let is_plain = |bias: Biases| Biases { projection: false, ..bias } == Biases::NONE;
+    match without[..] {
+        [] => "all linear layers".into(),
+        _ if is_plain(spec.bias) && !(spec.bias.projection && spec.embedding_projection) => "none".into(),
+        _ => format!("all but {}", without.join(", ")),
+    }
 }
