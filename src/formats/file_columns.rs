@@ -1,10 +1,13 @@
 //! The columns of a file that rows are added to.
 
+use std::fs::File;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow};
 
 use super::csv::{CsvRows, write};
+use super::jsonl::find_fields;
 use super::row_file::RowFile;
 use crate::error::one_line;
 use crate::rows::{KeptColumn, OutputFormat, OutputSchema, arrow_schema};
@@ -53,6 +56,17 @@ impl FileColumns {
             None => Ok(false),
         }
     }
+}
+
+/// The names of the fields in the first row of a jsonl file, in their order.
+pub fn first_names(path: &Path) -> Result<Vec<String>> {
+    let (mut line, mut names) = (String::new(), Vec::new());
+    let read = File::open(path).and_then(|file| BufReader::new(file).read_line(&mut line));
+    read.map_err(|error| anyhow!("cannot read {} ({error})", path.display()))?;
+    find_fields(&line, &mut |name| names.push(name.to_owned()), &[]).map_err(|error| {
+        anyhow!("cannot read {} ({}); write the file again", path.display(), one_line(&error))
+    })?;
+    Ok(names)
 }
 
 /// The names of the columns of a csv, Parquet or Arrow file with this schema.

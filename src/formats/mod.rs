@@ -47,7 +47,7 @@ pub use check::{already_a_column, check};
 pub use columnar::{ColumnarFile, RecordBatches, open_columnar, rows_by_unit};
 pub use concatenate::{JoinedFile, concatenate};
 pub use error::ReadError;
-pub use file_columns::{FileColumns, column_names};
+pub use file_columns::{FileColumns, column_names, first_names};
 pub use join_tables::join_tables;
 pub use jsonl::write::write_json_rows;
 pub use lines::{VisitRow, read_line, strip_line_end, take_line};

@@ -1,11 +1,13 @@
 //! Reads all inputs, one after another.
 
+use std::fs::File;
 use std::iter::FusedIterator;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
 use std::vec;
 
-use anyhow::{Error, Result, bail};
+use anyhow::{Error, Result, anyhow, bail};
 
 use super::batches::BatchRows;
 use super::columns::FieldMetadata;
@@ -52,6 +54,16 @@ struct OpenInput {
     size: Option<u64>,
     /// The name of the input, if it [is lenient](Source::is_lenient).
     lenient_name: Option<Arc<str>>,
+    /// The file of an input that is not lenient.
+    watched: Option<Watched>,
+}
+
+/// A file as it was before it was read.
+struct Watched {
+    file: File,
+    name: String,
+    size: u64,
+    modified: Option<SystemTime>,
 }
 
 /// The reader of a format.
@@ -102,6 +114,7 @@ impl Entries {
             is_utf16: false,
             size: total_bytes,
             lenient_name: None,
+            watched: None,
         };
         Entries {
             sources: Vec::new().into_iter(),
@@ -169,7 +182,11 @@ impl Entries {
             if let Some(open) = &mut self.open {
                 match open.read() {
                     Ok(Some(entry)) => return Ok(Some(entry)),
-                    Ok(None) => self.close(),
+                    Ok(None) => {
+                        let changed = open.watched.as_ref().and_then(Watched::change);
+                        self.close();
+                        changed.map_or(Ok(()), Err)?;
+                    }
                     Err(error) => {
                         let Some(name) = open.lenient_name.clone() else { return Err(error) };
                         self.close();
@@ -231,6 +248,7 @@ impl OpenInput {
         for (i, _) in constants.iter().rev() {
             fields.keep.remove(*i);
         }
+        let watched = if source.is_lenient { None } else { Watched::of(source) };
         let (mut compressed_bytes_read, mut is_utf16) = (None, false);
         let mut input = || -> Result<InputReader> {
             let input =
@@ -260,7 +278,7 @@ impl OpenInput {
         };
         let lenient_name = source.is_lenient.then(|| source.path.to_string().into());
         let size = source.size();
-        Ok(OpenInput { reader, constants, compressed_bytes_read, is_utf16, size, lenient_name })
+        Ok(OpenInput { reader, constants, compressed_bytes_read, is_utf16, size, lenient_name, watched })
     }
 
     /// The metadata of the carried-through fields; those of formats other than Parquet and Arrow have none.
@@ -298,6 +316,32 @@ impl OpenInput {
     }
 }
 
+impl Watched {
+    /// The file of a source, if it is one.
+    fn of(source: &Source) -> Option<Self> {
+        let InputPath::File(path) = &source.path else { return None };
+        source.size()?;
+        let file = File::open(path).ok()?;
+        let metadata = file.metadata().ok()?;
+        let (size, modified) = (metadata.len(), metadata.modified().ok());
+        Some(Watched { file, name: source.path.to_string(), size, modified })
+    }
+
+    /// The error for a file that was cut off or written over since. One that has only grown has the same
+    /// records and more.
+    fn change(&self) -> Option<Error> {
+        let now = self.file.metadata().ok()?;
+        let is_changed =
+            now.len() < self.size || now.len() == self.size && now.modified().ok() != self.modified;
+        is_changed.then(|| {
+            anyhow!(
+                "{} changed while it was read, so some of its records may be missing; rerun when it is complete",
+                self.name
+            )
+        })
+    }
+}
+
 impl FormatReader {
     fn read(&mut self) -> Result<Option<Entry>> {
         match self {
@@ -327,5 +371,41 @@ impl Arguments {
         let position = Position::Argument(self.arguments_read);
         let location = Location { source: "the command line".into(), position };
         Some(Entry::Record(Record { location, id: None, text, pair: None, is_null: false, kept: Vec::new() }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, OpenOptions};
+    use std::io::Write;
+    use std::path::Path;
+
+    use super::{Entries, Fields};
+    use crate::input::{Filter, find};
+
+    /// The error of an input, if reading it ends in one; `change` is called after its first record.
+    fn error_after(change: impl FnOnce(&Path)) -> Option<String> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.txt");
+        fs::write(&path, "the wick burns\n".repeat(100_000)).unwrap();
+        let inputs = find(&[path.clone()], None, &Filter::default()).unwrap();
+        let mut entries = Entries::open(inputs.sources, Fields::default()).unwrap();
+        entries.next().unwrap().unwrap();
+        change(&path);
+        entries.find_map(Result::err).map(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_file_that_loses_records_while_it_is_read_is_an_error() {
+        let cut =
+            |path: &Path| OpenOptions::new().write(true).open(path).unwrap().set_len(1_350_000).unwrap();
+        let error = error_after(cut).expect("an error");
+        assert!(error.contains("a.txt changed while it was read"), "{error}");
+        let append = |path: &Path| {
+            OpenOptions::new().append(true).open(path).unwrap().write_all(b"more\n").unwrap();
+        };
+        assert_eq!(error_after(append), None, "the first records are the same");
+        assert_eq!(error_after(|path| fs::remove_file(path).unwrap()), None, "it stays readable");
+        assert_eq!(error_after(|_| ()), None);
     }
 }

@@ -1,5 +1,6 @@
 //! The names of all fields of an input, for `--keep '*'`.
 
+use std::collections::HashSet;
 use std::io::BufRead;
 
 use anyhow::Result;
@@ -18,13 +19,12 @@ use crate::sys::regular_file;
 
 /// What names all fields that are not read as something else.
 pub const ALL_FIELDS: &str = "*";
-/// Records of a jsonl file whose fields are all of its fields: those that types are inferred from.
-const MAX_RECORDS: usize = 1000;
-/// Maximum columns of a header; a file with more is refused when it is read.
+/// Maximum columns of a header, and fields of all records of jsonl files.
 const MAX_COLUMNS: usize = 1 << 16;
 
-/// The names in [`Fields::keep`], where [`ALL_FIELDS`] stands for all fields of the first input that has
-/// fields and can be read, and for the keys of the directories of all inputs: those that are neither a text,
+/// The names in [`Fields::keep`], where [`ALL_FIELDS`] stands for all columns of the first input that has
+/// fields and can be read, or for the fields of all records of jsonl inputs, and for the keys of the
+/// directories of all inputs: those that are neither a text,
 /// the id nor named themselves. An input that cannot be read gives its error when it is opened.
 pub fn expand_kept(sources: &[Source], fields: &Fields) -> Vec<KeptName> {
     let is_all = |kept: &KeptName| kept.field == ALL_FIELDS && kept.output == ALL_FIELDS;
@@ -32,18 +32,20 @@ pub fn expand_kept(sources: &[Source], fields: &Fields) -> Vec<KeptName> {
         return fields.keep.clone();
     }
     let with_fields = sources.iter().filter(|source| source.format.has_fields());
-    let mut names = with_fields.flat_map(field_names).find(|names| !names.is_empty()).unwrap_or_default();
+    let mut names = Vec::new();
+    for source in with_fields {
+        if names.is_empty() || source.format == Format::Jsonl {
+            names.extend(field_names(source).unwrap_or_default());
+        }
+    }
     names.extend(Partitions::of(sources).common().map(str::to_owned));
     let is_read = |name: &str| {
         fields.text.names.iter().chain(&fields.pair).any(|text| text == name) || fields.id_name() == name
     };
-    let mut all: Vec<KeptName> = Vec::new();
-    for name in names {
-        let is_named = fields.keep.iter().any(|kept| kept.field == name) || is_read(&name);
-        if !is_named && all.iter().all(|kept| kept.field != name) {
-            all.push(name.into());
-        }
-    }
+    let is_named = |name: &str| fields.keep.iter().any(|kept| kept.field == name) || is_read(name);
+    let mut seen = HashSet::new();
+    names.retain(|name| !is_named(name) && seen.insert(name.clone()));
+    let all: Vec<KeptName> = names.into_iter().map(KeptName::from).collect();
     let expanded =
         fields.keep.iter().flat_map(|kept| if is_all(kept) { all.clone() } else { vec![kept.clone()] });
     expanded.collect()
@@ -80,20 +82,21 @@ fn header(reader: &mut dyn BufRead, syntax: FieldSyntax, limit: ReadLimit) -> Re
     })
 }
 
-/// The names of the fields of the first objects, in the order in which they first occur.
+/// The names of the fields of all objects, in the order in which they first occur.
 fn names_of_lines(mut lines: Lines) -> Result<Vec<String>> {
-    let (mut names, mut records) = (Vec::<String>::new(), 0);
+    let (mut names, mut seen) = (Vec::new(), HashSet::new());
     while let Some(entry) = lines.read()?
-        && records < MAX_RECORDS
+        && names.len() < MAX_COLUMNS
     {
         let Entry::Record(line) = entry else { continue };
         let mut on_name = |name: &str| {
-            if !names.iter().any(|other| other == name) {
+            if !seen.contains(name) {
+                seen.insert(name.to_owned());
                 names.push(name.to_owned());
             }
         };
         // A line that is not an object gives its error when it is read as a record.
-        records += usize::from(find_fields(&parseable(&line.text), &mut on_name, &[]).is_ok());
+        let _ = find_fields(&parseable(&line.text), &mut on_name, &[]);
     }
     Ok(names)
 }

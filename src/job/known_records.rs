@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use anyhow::{Result, anyhow, bail};
 
 use super::cursor::add_record;
-use crate::formats::{FileColumns, HashedRow, HashedRows, for_each_record_hash};
+use crate::formats::{FileColumns, HashedRow, HashedRows, first_names, for_each_record_hash};
 use crate::input::Record;
 use crate::rows::OutputFormat;
 use crate::store::{Digest, Hasher};
@@ -53,6 +53,8 @@ pub struct FileRecords {
     pub changes: Changes,
     /// Its columns, if it has any rows and its format has the same ones in all of them.
     pub(super) columns: Option<FileColumns>,
+    /// The names of the columns, or of the fields of the first row.
+    names: Vec<String>,
     found: Mutex<Found>,
     /// How the file changes, once the rows of new records are written.
     counts: OnceLock<ChangeCounts>,
@@ -122,8 +124,31 @@ impl FileRecords {
         })?;
         let is_empty = found.hashes.is_empty();
         let columns = if is_empty { None } else { FileColumns::read(path, rows.format)? };
+        let names = match &columns {
+            Some(columns) => columns.names.clone(),
+            None if is_empty => Vec::new(),
+            None => first_names(path)?,
+        };
         let digest = hasher.digest().to_string();
-        Ok(FileRecords { name, digest, changes, columns, found: found.into(), counts: OnceLock::new() })
+        Ok(FileRecords {
+            name,
+            digest,
+            changes,
+            columns,
+            names,
+            found: found.into(),
+            counts: OnceLock::new(),
+        })
+    }
+
+    /// Whether the input has any of the ids.
+    pub fn are_in_input(&self) -> bool {
+        self.found().ids.values().any(|is_in_input| *is_in_input)
+    }
+
+    /// The index of a column of the file; the highest number if it has none of this name.
+    pub fn column_index(&self, name: &str) -> usize {
+        self.names.iter().position(|column| column == name).unwrap_or(usize::MAX)
     }
 
     /// Whether the file has no rows.

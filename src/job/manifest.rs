@@ -164,6 +164,17 @@ pub(super) fn check_same_run(manifest: &Manifest, identity: &RunIdentity) -> Res
             }
         }
     }
+    if manifest.stats.skipped_null + manifest.stats.null_rows == 0 {
+        // Nor has that of null texts; but the columns of a file tell whether vectors may be null.
+        let has_types = ["parquet", "arrow"].map(String::from).contains(&before["--output-format"]);
+        match identity.get("--on-null").filter(|value| *value == "skip" || !has_types) {
+            Some(value) => drop(before.insert("--on-null".into(), value.clone())),
+            None if before.get("--on-null").is_some_and(|value| value == "skip") => {
+                before.remove("--on-null");
+            }
+            None => {}
+        }
+    }
     let keys = before.keys().chain(identity.keys().filter(|key| !before.contains_key(*key)));
     let mut changed: Vec<&String> = keys.filter(|key| before.get(*key) != identity.get(*key)).collect();
     // Options that depend on the model change with it: files come first.

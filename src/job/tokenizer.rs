@@ -53,6 +53,7 @@ impl<T: Task> Tokenizing<T> {
         let is_empty = record.is_empty();
         if !is_selected || is_unchanged {
             let outcome = if is_selected { Outcome::Unchanged } else { Outcome::SkippedEmpty };
+            let is_empty = is_empty && !is_unchanged;
             return vec![item(RecordMeta { is_empty, ..meta(record.location, outcome) }, None)];
         }
         if record.is_null {

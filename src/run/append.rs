@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::{Result, anyhow, bail};
 
 use super::merge;
-use super::records::{Append, RecordOptions};
+use super::records::{Append, Input, RecordOptions};
 use crate::error::UsageError;
 use crate::formats::JoinedFile;
 use crate::job::{ChangeCounts, FileRecords, StartMode, refuse_interrupted};
@@ -60,8 +60,12 @@ impl Appended {
         Ok(Some(Appended { lock, file, added, records: Arc::new(records) }))
     }
 
-    /// Makes a run write rows of new and changed records only, into their own file.
+    /// Makes a run write rows of new and changed records only, into their own file, with fields in the order
+    /// of the columns: those of an input may have any order.
     pub(super) fn redirect(&self, options: &mut RecordOptions) {
+        if let Input::Files(_, fields) = &mut options.input {
+            fields.keep.sort_by_key(|kept| self.records.column_index(&kept.output));
+        }
         options.output = Target::File(self.added.clone());
         options.append = Some(Append { file: Some(self.file.clone()), records: self.records.clone() });
     }
@@ -71,6 +75,14 @@ impl Appended {
     pub(super) fn finish(self, options: &RecordOptions) -> Result<()> {
         let (kept, counts) = self.records.change(&self.file, &self.added, options.hashed_rows())?;
         let ChangeCounts { added, updated, deleted } = counts;
+        if added + updated == 0 && deleted > 0 && !kept.contains(&true) && !self.records.are_in_input() {
+            self.remove_added()?;
+            bail!(
+                "--delete would leave {} without rows, as the input has none of its ids and no other record; pass all records, or \
+                 remove the file",
+                self.file.display()
+            );
+        }
         if counts != ChangeCounts::default() {
             let added = JoinedFile { path: self.added.clone(), kept: None };
             let kept = (updated + deleted > 0).then_some(kept);
@@ -91,8 +103,13 @@ impl Appended {
         } else {
             format!("appended {} to {target}", counted(added, "record"))
         });
+        self.remove_added()
+    }
+
+    /// Removes the file of the new rows.
+    fn remove_added(&self) -> Result<()> {
         remove(&self.added)?;
-        SidecarPaths::of(&Target::File(self.added))?.map_or(Ok(()), |sidecars| sidecars.remove())
+        SidecarPaths::of(&Target::File(self.added.clone()))?.map_or(Ok(()), |sidecars| sidecars.remove())
     }
 }
 

@@ -33,6 +33,21 @@ fn write(folder: &Path, name: &str, text: &str) -> String {
     path.display().to_string()
 }
 
+/// A field that only a late record has is kept, too.
+#[test]
+fn a_star_keeps_the_fields_of_all_records_of_json_lines() {
+    let folder = tempfile::tempdir().unwrap();
+    let lines = "{\"text\": \"a\", \"x\": 1}\n".repeat(1500) + "{\"text\": \"a\", \"late\": 2}\n";
+    let first = write(folder.path(), "a.jsonl", &lines);
+    let second = write(folder.path(), "b.jsonl", "{\"text\": \"b\", \"other\": 3}\n");
+    let rows = kept(&["-i", &first, &second, "--keep", "*"]);
+    assert_eq!(rows[0], json!({"x": 1, "late": null, "other": null}));
+    assert_eq!(
+        rows[1500..],
+        [json!({"x": null, "late": 2, "other": null}), json!({"x": null, "late": null, "other": 3})]
+    );
+}
+
 #[test]
 fn a_star_keeps_all_fields_that_are_not_read() {
     let folder = tempfile::tempdir().unwrap();

@@ -486,6 +486,6 @@ fn long_texts_are_truncated_skipped_or_end_the_run() {
     assert_fails(
         &output("answer", "qa-word-piece", &args),
         1,
-        &["argument 1", "one window of 40 tokens", "shorten the question"],
+        &["argument 1", "a window of 40 tokens", "shorten the question"],
     );
 }

@@ -33,7 +33,7 @@ fn a_null_text_is_an_error_or_skipped_or_a_row_with_null() {
     let with = |args: &[&str]| run(&[&["-i", &input, "-o", &output], args].concat());
     assert_fails(&with(&[]), 1, &["in.jsonl line 2", "\"text\" is null", "--on-null skip", "--on-null null"]);
 
-    let skipped = with(&["--on-null", "skip", "--restart"]);
+    let skipped = with(&["--on-null", "skip", "--resume"]);
     assert_eq!(skipped.status.code(), Some(3), "{}", stderr(&skipped));
     assert!(
         stderr(&skipped).contains("1 record was skipped because its text is null"),

@@ -150,9 +150,30 @@ fn each_change_alone() {
     folder.write(before.into_iter().filter(|(id, ..)| id % 2 == 0));
     assert_eq!(folder.counts("a.jsonl", &["--delete"]), [0, 0, 20, 20]);
     assert_eq!(ids(&folder), (0..40).step_by(2).collect::<Vec<_>>());
-    folder.write([]);
-    assert_eq!(folder.counts("a.jsonl", &["--delete"]), [0, 0, 20, 0]);
-    assert_eq!(ids(&folder), [0; 0]);
+    folder.write([(4, "other".into(), 0)]);
+    assert_eq!(folder.counts("a.jsonl", &CHANGES), [0, 1, 19, 0]);
+}
+
+/// Fields of the input are matched with the columns by their names, in any order.
+#[test]
+fn fields_in_another_order_are_no_change() {
+    for format in FORMATS {
+        let folder = Folder::new();
+        let embed = |records: &str| {
+            fs::write(folder.path("texts.jsonl"), records).unwrap();
+            let args = ["embed", "--append", "--update", "--keep", "*", "-m"];
+            let mut command = sconce();
+            command.args(args).arg(fixture("bert-tiny")).arg("-i").arg(folder.path("texts.jsonl"));
+            let run = command.arg("-o").arg(folder.path(&format!("a.{format}"))).output().unwrap();
+            assert!(run.status.success(), "{format}: {}", stderr(&run));
+            stderr(&run)
+        };
+        embed("{\"id\": 1, \"text\": \"a\", \"x\": 1, \"y\": \"b\"}\n");
+        let second = embed(
+            "{\"y\": \"c\", \"x\": 2, \"text\": \"b\", \"id\": 2}\n{\"y\": \"b\", \"id\": 1, \"x\": 1, \"text\": \"a\"}\n",
+        );
+        assert!(second.contains("1 record added, 0 updated, 0 deleted"), "{format}: {second}");
+    }
 }
 
 /// Each record of an id that has several takes the place of one, whichever they are.
@@ -266,14 +287,23 @@ fn rows_are_added_to_merged_files() {
     }
 }
 
+/// An input that a job failed to write is no reason to delete everything.
 #[test]
-fn an_input_without_records_removes_all_rows() {
+fn an_input_without_records_removes_no_rows() {
     for format in FORMATS {
         let (folder, out) = (Folder::new(), format!("a.{format}"));
         folder.write([(1, text(1), 3), (2, text(2), 4)]);
         folder.counts(&out, &CHANGES);
+        let before = fs::read(folder.path(&out)).unwrap();
         folder.write([]);
-        assert_eq!(folder.counts(&out, &CHANGES), [0, 0, 2, 0]);
+        for changes in [&["--delete"][..], &CHANGES] {
+            let refused = folder.command(&out, changes).output().unwrap();
+            assert_fails(&refused, 1, &["--delete would leave", "without rows", "remove the file"]);
+        }
+        assert_eq!(fs::read(folder.path(&out)).unwrap(), before);
+        // Their records may all have no row.
+        folder.write([(1, " ".into(), 3)]);
+        assert_eq!(folder.counts(&out, &[&CHANGES[..], &["--skip-empty"]].concat()), [0, 0, 2, 0]);
         assert_eq!(folder.rows(&out), Vec::<String>::new());
     }
 }
