@@ -154,19 +154,22 @@ class Embedder(Model):
     def embed_tokens(self, texts: Texts, *, role: Role | None = None) -> list[TokenVectors]:
         """The vectors of the tokens of each text: those of the encoder without a prompt, or those that a model like ColBERT compares.
 
-        Raises SconceError for texts over the limit.
+        Texts over the limit are truncated with a TruncationWarning, or with `on_long="error"` of the embedder a SconceError.
         """
-        texts = as_texts(texts)
+        texts, truncations = as_texts(texts), Truncations()
         has_own = self._info["model_type"]["embedding"]["pooling"] == "multi-vector"
-        options = {"on_long": "error", "role": role}
+        # There is no mean of tokens.
+        options = {"on_long": "truncate" if self._options["on_long"] == "mean" else None, "role": role}
         if not has_own:
             options.update({"prompt": "", "pooling": "none"})
-        rows = self._rows("embed", texts, options, Truncations(), characters=_TOKEN_CHARACTERS)
+        rows = self._rows("embed", texts, options, truncations, characters=_TOKEN_CHARACTERS)
         vectors = [part for table in rows for part in _vectors.per_token(table)]
         if has_own:
             return [TokenVectors(part, None, None) for part in vectors]
-        tokens = (_tokens(text, found) for text, found in zip(texts, self._tokens(texts)))
-        return [TokenVectors(part, *found) for part, found in zip(vectors, tokens)]
+        truncations.warn()
+        is_left = (self._options["truncation_side"] or self._info.get("truncation_side")) == "left"
+        found = zip(texts, vectors, self._tokens(texts))
+        return [TokenVectors(part, *_tokens(text, _truncated(tokens, len(part), is_left))) for text, part, tokens in found]
 
     def embed_sparse(self, texts: Texts, *, role: Role | None = None) -> scipy.sparse.csr_matrix:
         """The sparse vectors of texts over the vocabulary, as a CSR matrix (N, V), of a model like SPLADE or with `pooling="lexical"`.
@@ -278,6 +281,14 @@ def _tokens(text: str, found: list[dict[str, Any]]) -> tuple[list[str], list[tup
     is_first = np.append((encoded & 0xC0) != 0x80, True)
     before = np.concatenate([[0], np.cumsum(is_first)])
     offsets = []
+def _truncated(tokens: list[dict[str, Any]], kept: int, is_left: bool) -> list[dict[str, Any]]:
+    """The tokens that truncation at a side leaves: all special ones."""
+    places = [i for i, token in enumerate(tokens) if not token["special"]]
+    dropped = max(0, len(tokens) - kept)
+    gone = set(places[:dropped] if is_left else places[len(places) - dropped :])
+    return [token for i, token in enumerate(tokens) if i not in gone]
+
+
     for token in found:
         start, stop = token["start"] or 0, token["stop"] or 0
         # A token of bytes may begin inside of a character.

@@ -61,8 +61,25 @@ class Tokens(unittest.TestCase):
         covered = sorted({i for start, end in found.offsets for i in range(start, end)})
         self.assertEqual((covered, len(found.tokens)), ([0, 1, 2], len(found.vectors)))
 
-    def test_a_long_text_is_an_error(self):
-        with Embedder(MODEL) as embedder, self.assertRaisesRegex(SconceError, r"^texts\[1\] has \d+ tokens"):
+    def test_a_long_text_is_truncated_as_by_the_command_line(self):
+        long = "the lamp in the window burns all night"
+        for side, on_long in [("right", None), ("left", None), ("right", "mean"), ("left", "truncate")]:
+            with self.subTest(side=side, on_long=on_long):
+                with Embedder(MODEL, max_length=8, truncation_side=side, on_long=on_long) as embedder:
+                    with self.assertWarnsRegex(TruncationWarning, r"^texts\[1\] has 22 tokens, of which the model reads 8"):
+                        short, found = embedder.embed_tokens(["a", long])
+                    (whole,) = embedder._tokens([long])
+                (row,) = command_rows(
+                    "embed", "-m", MODEL, "--pooling", "none", "--max-length", "8", "--truncation-side", side, long
+                )
+                self.assertEqual((len(short.tokens), len(short.vectors)), (3, 3))
+                self.assertTrue(np.array_equal(found.vectors, np.array(row["embeddings"], np.float32)))
+                kept = whole[1:7] if side == "right" else whole[-7:-1]
+                self.assertEqual(found.tokens, ["[CLS]", *(token["text"] for token in kept), "[SEP]"])
+                self.assertEqual([long[start:end] for start, end in found.offsets[1:-1]], found.tokens[1:-1])
+
+    def test_a_long_text_is_an_error_if_the_embedder_says_so(self):
+        with Embedder(MODEL, on_long="error") as embedder, self.assertRaisesRegex(SconceError, r"^texts\[1\] has \d+ tokens"):
             embedder.embed_tokens(["a", "the lamp " * 30])
 
     def test_a_model_with_a_vector_per_token_gives_its_own(self):
