@@ -65,7 +65,7 @@ class Embedder(Model):
         prompt: str | None = None, prompt_name: str | None = None, role: Role | None = None, max_length: int | None = None,
         truncation_side: Side | None = None, on_long: OnLong | None = None, output_dtype: OutputDtype = "f32",
         revision: str | None = None, offline: bool = False, device: str | None = None, dtype: Dtype | None = None,
-        threads: int | None = None, max_memory: str | None = None, command: str | None = None,
+        threads: int | None = None, max_memory: str | float | None = None, command: str | None = None,
     ) -> None:
         """`model` is a directory or a model id of the Hugging Face hub; by default, the one of sconce.
 

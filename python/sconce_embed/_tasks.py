@@ -28,7 +28,7 @@ class _TaskModel(Model):
     def __init__(
         self, model: Path | None = None, *, max_length: int | None = None, truncation_side: Side | None = None,
         revision: str | None = None, offline: bool = False, device: str | None = None, dtype: Dtype | None = None,
-        threads: int | None = None, max_memory: str | None = None, command: str | None = None,
+        threads: int | None = None, max_memory: str | float | None = None, command: str | None = None,
     ) -> None:
         """`model` is a directory or a model id of the Hugging Face hub. The options are those of the command line.
 
