@@ -352,7 +352,7 @@ class Errors(unittest.TestCase):
                     embedder.embed(texts)
             for call in (embedder.embed_tokens, embedder.count_tokens, lambda texts: embedder.rerank("a", texts)):
                 self.assertRaisesRegex(TypeError, r"^texts\[1\] is None", call, ["a", None])
-            self.assertRaisesRegex(TypeError, "^query is None", embedder.rerank, None, ["a"])
+            self.assertRaisesRegex(TypeError, "^query is None, not a text; pass a string$", embedder.rerank, None, ["a"])
 
     def test_a_connection_that_the_server_has_closed_is_replaced(self):
         with Embedder(MODEL) as embedder:

@@ -11,6 +11,8 @@ import unittest
 import warnings
 
 import numpy as np
+import pandas as pd
+from scipy.sparse import csr_matrix
 
 from sconce_embed import (
     Answerer, Classifier, Embedder, MaskFiller, Reranker, SconceError, Tagger, TruncationWarning, find_command
@@ -184,6 +186,26 @@ class Comparisons(unittest.TestCase):
         with Embedder(FIXTURES / "roberta") as other, self.assertRaisesRegex(SconceError, "corpus.parquet"):
             other.search(queries, path)
 
+    def test_what_is_no_corpus_is_named(self):
+        matrix = csr_matrix(np.eye(3))
+        with Embedder(MODEL) as embedder, records(TEXTS) as file:
+            calls = [
+                (["a"], [[1.0, 2.0]], r"^corpus\[0\] is a list, not the path of a vector file; pass an array of vectors, such as np"),
+                (["a"], pd.DataFrame({"x": [1.0]}), "^corpus is a DataFrame, not vectors; pass an array"),
+                (["a"], None, "^corpus is a NoneType, not vectors; pass an array"),
+                (["a"], matrix, r"^corpus is a csr_matrix; pass corpus\.toarray\(\): search\(\) takes no sparse vectors$"),
+                (matrix, np.eye(3), r"^queries is a csr_matrix; pass queries\.toarray\(\)"),
+                ([[1.0, 2.0]], np.eye(3), r"^queries\[0\] is of type list"),
+            ]
+            for queries, corpus, expected in calls:
+                with self.subTest(expected=expected), self.assertRaisesRegex(TypeError, expected):
+                    embedder.search(queries, corpus)
+            with self.assertRaisesRegex(SconceError, r'has no field "embedding" of vectors, .*; pass a file of vectors$'):
+                embedder.search(["a"], file.name)
+        with Embedder(SPARSE) as embedder:
+            with self.assertRaisesRegex(TypeError, r"^corpus is a csr_matrix; call similarity\(\), which compares sparse vectors$"):
+                embedder.search(["a"], matrix)
+
     def test_signs_are_searched_as_by_the_command_line(self):
         for dtype in ("binary", "ubinary"):
             with Embedder(MODEL, output_dtype=dtype, dimensions=32) as embedder, tempfile.TemporaryDirectory() as folder:
@@ -233,6 +255,15 @@ class Heads(unittest.TestCase):
             raw = reranker.score([("the lamp", TEXTS[0])], raw=True)
             self.assertAlmostEqual(1 / (1 + np.exp(-raw[0])), expected[0], places=6)
             self.assertEqual(reranker.score([]).shape, (0,))
+            pairs = [("the lamp", text) for text in TEXTS]
+            for kind in (np.array(pairs), np.array(pairs, dtype=object), list(np.array(pairs)), zip(["the lamp"] * 5, TEXTS), iter(pairs)):
+                with self.subTest(kind=type(kind)):
+                    self.assertTrue(np.array_equal(reranker.score(kind), expected))
+            refused = r", not a list of pairs; pass \(query, text\) of each, such as list\(zip\(queries, texts\)\)$"
+            for kind, name in [(pd.DataFrame(pairs), "DataFrame"), (dict(pairs), "dict"), ("ab", "str"), (None, "NoneType")]:
+                self.assertRaisesRegex(TypeError, f"^pairs is a {name}{refused}", reranker.score, kind)
+            self.assertRaisesRegex(TypeError, r"^pairs\[0\] is None, not a pair", reranker.score, [None])
+            self.assertRaisesRegex(TypeError, "^query is None, not a text; pass a string$", reranker.rerank, None, ["a"])
             self.assertRaisesRegex(TypeError, r"^pairs\[1\] is 'ab', not a pair", reranker.score, [("a", "b"), "ab"])
             self.assertRaisesRegex(TypeError, r"^pairs\[0\]\[1\] is None", reranker.score, [("a", None)])
             self.assertRegex(repr(reranker), r"^Reranker\('.*cross-encoder-bert', max_length=\d+\)$")
