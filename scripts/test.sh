@@ -19,7 +19,7 @@ cargo test --release --workspace --locked --no-run
 scripts/fetch_model.sh >/dev/null
 readers=$(scripts/check/readers.sh)
 PYTHONPATH=$readers python3 scripts/check/read_back.py | tail -n 1
-PYTHONPATH=$readers python3 scripts/check/recipes.py Python polars pandas "NumPy and pyarrow" DuckDB LanceDB | tail -n 1
+PYTHONPATH=$readers python3 scripts/check/recipes.py Python polars pandas "NumPy and pyarrow" Joins DuckDB LanceDB | tail -n 1
 for page in attention tour; do
     PYTHONPATH=$readers python3 scripts/check/recipes.py --page docs/$page.md | tail -n 1
 done

@@ -16,6 +16,10 @@ _NAME = "sconce.exe" if os.name == "nt" else "sconce"
 _ERROR = "sconce: error: "
 # How wrong usage of the command line begins; its values and a tip follow.
 _WRONG_USAGE = "error: "
+# An option, and in capitals what stands for its value.
+_OPTION = re.compile(r"'?(?<![\w-])--([a-z]+(?:-[a-z]+)*)(?: <[^>]*>| ([A-Z]+)\b)?'?")
+# A remedy at the end of an error that no argument of Python is.
+_COMMAND_ONLY = re.compile(r",? or (?:pass )?--(?:texts|tokenizer|random-weights)\b[^,;]*$")
 
 
 class SconceError(Exception):
@@ -99,5 +103,11 @@ def failure(code: int, lines: Sequence[str]) -> SconceError:
 
 
 def _arguments(message: str) -> str:
-    """A message that names arguments of Python in place of options of the command line."""
-    return re.sub(r"'?(?<![\w-])--([a-z]+(?:-[a-z]+)*)(?: <[^>]*>)?'?", lambda match: match[1].replace("-", "_"), message)
+    """A message that names arguments of Python in place of options of the command line, but leaves commands in backticks alone."""
+    parts = re.split("(`sconce [^`]*`)", _COMMAND_ONLY.sub("", message))
+    return "".join(part if part.startswith("`sconce ") else _OPTION.sub(_argument, part) for part in parts)
+
+
+def _argument(option: re.Match[str]) -> str:
+    """An option as an argument, with what stands for its value."""
+    return option[1].replace("-", "_") + (f"={option[2]}" if option[2] else "")

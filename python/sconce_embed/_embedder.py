@@ -65,7 +65,7 @@ class Embedder(Model):
         prompt: str | None = None, prompt_name: str | None = None, role: Role | None = None, max_length: int | None = None,
         truncation_side: Side | None = None, on_long: OnLong | None = None, output_dtype: OutputDtype = "f32",
         revision: str | None = None, offline: bool = False, device: str | None = None, dtype: Dtype | None = None,
-        threads: int | None = None, max_memory: str | None = None, command: str | None = None,
+        threads: int | None = None, max_memory: str | float | None = None, command: str | None = None,
     ) -> None:
         """`model` is a directory or a model id of the Hugging Face hub; by default, the one of sconce.
 
@@ -133,11 +133,13 @@ class Embedder(Model):
         truncations.warn()
         return vectors
 
-    def _embed(self, texts: list[str], options: dict[str, Any], progress: bool | None) -> tuple[Array, Truncations]:
+    def _embed(
+        self, texts: list[str], options: dict[str, Any], progress: bool | None, name: str = "texts"
+    ) -> tuple[Array, Truncations]:
         dtype = options.get("output_dtype", self._output_dtype)
         # A sparse model has no such option.
         options = {**options, "output_dtype": None if dtype == "f32" else dtype}
-        truncations, found, done = Truncations(), None, 0
+        truncations, found, done = Truncations(name), None, 0
         with progress_bar(len(texts), progress) as bar:
             for rows in self._rows("embed", texts, options, truncations):
                 part = _vectors.dense(rows)
@@ -154,19 +156,22 @@ class Embedder(Model):
     def embed_tokens(self, texts: Texts, *, role: Role | None = None) -> list[TokenVectors]:
         """The vectors of the tokens of each text: those of the encoder without a prompt, or those that a model like ColBERT compares.
 
-        Raises SconceError for texts over the limit.
+        Texts over the limit are truncated with a TruncationWarning, or with `on_long="error"` of the embedder a SconceError.
         """
-        texts = as_texts(texts)
+        texts, truncations = as_texts(texts), Truncations()
         has_own = self._info["model_type"]["embedding"]["pooling"] == "multi-vector"
-        options = {"on_long": "error", "role": role}
+        # There is no mean of tokens.
+        options = {"on_long": "truncate" if self._options["on_long"] == "mean" else None, "role": role}
         if not has_own:
             options.update({"prompt": "", "pooling": "none"})
-        rows = self._rows("embed", texts, options, Truncations(), characters=_TOKEN_CHARACTERS)
+        rows = self._rows("embed", texts, options, truncations, characters=_TOKEN_CHARACTERS)
         vectors = [part for table in rows for part in _vectors.per_token(table)]
+        truncations.warn()
         if has_own:
             return [TokenVectors(part, None, None) for part in vectors]
-        tokens = (_tokens(text, found) for text, found in zip(texts, self._tokens(texts)))
-        return [TokenVectors(part, *found) for part, found in zip(vectors, tokens)]
+        is_left = (self._options["truncation_side"] or self._info.get("truncation_side")) == "left"
+        found = zip(texts, vectors, self._tokens(texts))
+        return [TokenVectors(part, *_tokens(text, _truncated(tokens, len(part), is_left))) for text, part, tokens in found]
 
     def embed_sparse(self, texts: Texts, *, role: Role | None = None) -> scipy.sparse.csr_matrix:
         """The sparse vectors of texts over the vocabulary, as a CSR matrix (N, V), of a model like SPLADE or with `pooling="lexical"`.
@@ -198,8 +203,8 @@ class Embedder(Model):
         if self._is_sparse:
             rows = self._matrix(a)
             return _vectors.sparse_scores(rows, rows if b is None else self._matrix(b), self.similarity_fn_name)
-        first = _vectors.finite(self._array(a), "a")
-        return _vectors.scores(first, first if b is None else _vectors.finite(self._array(b), "b"), self.similarity_fn_name)
+        first = _vectors.finite(self._array(a, "a"), "a")
+        return _vectors.scores(first, first if b is None else _vectors.finite(self._array(b, "b"), "b"), self.similarity_fn_name)
 
     @property
     def _is_sparse(self) -> bool:
@@ -213,11 +218,11 @@ class Embedder(Model):
         """Whether vectors are signs: of an int8 array only this embedder's own `output_dtype` says so."""
         return vectors.dtype == np.uint8 or vectors.dtype == np.int8 and self._output_dtype == "binary"
 
-    def _array(self, of: Texts | Array, role: Role | None = None) -> Array:
+    def _array(self, of: Texts | Array, name: str, role: Role | None = None) -> Array:
         """Vectors of floats: those of texts, whatever the embedder's `output_dtype`."""
         array = _vectors.as_array(of)
         if array is None:
-            array, truncations = self._embed(as_texts(of), {"role": role, "output_dtype": "f32"}, None)
+            array, truncations = self._embed(as_texts(of, name), {"role": role, "output_dtype": "f32"}, None, name)
             truncations.warn()
         return array
 
@@ -232,14 +237,18 @@ class Embedder(Model):
         """
         if k < 1:
             raise ValueError(f"k is {k}; pass a number from 1 on")
+        for name, given in (("queries", queries), ("corpus", corpus)):
+            if hasattr(given, "tocsr"):
+                instead = "call similarity(), which compares" if self._is_sparse else f"pass {name}.toarray(): search() takes no"
+                raise TypeError(f"{name} is a {type(given).__name__}; {instead} sparse vectors")
         array = _vectors.as_array(queries)
         if array is not None and self._is_packed(array):
             queries = array = _vectors.unpacked(array)
         if isinstance(corpus, np.ndarray):
-            vectors, known = _vectors.finite(self._array(queries, "query"), "queries"), _vectors.finite(corpus, "corpus")
+            vectors, known = _vectors.finite(self._array(queries, "queries", "query"), "queries"), _vectors.finite(corpus, "corpus")
             return _vectors.nearest(vectors, known, k, self.similarity_fn_name, self._is_packed(corpus))
         options = {name: value for name, value in self._options.items() if name != "max_memory"}
-        return search_files(self._command or find_command(), options, as_texts(queries) if array is None else array, corpus, k)
+        return search_files(self._command or find_command(), options, as_texts(queries, "queries") if array is None else array, corpus, k)
 
     def rerank(self, query: str, texts: Texts, *, top_k: int | None = None) -> list[Ranked]:
         """The texts by their similarity with the query, best first: of vectors, of sparse vectors, or of those of tokens."""
@@ -270,6 +279,14 @@ def ranked(found: list[Ranked], top_k: int | None) -> list[Ranked]:
     if top_k is not None and top_k < 0:
         raise ValueError(f"top_k is {top_k}; pass a number from 1 on, or 0 for all")
     return sorted(found, key=lambda hit: (-hit["score"], hit["index"]))[: top_k or None]
+
+
+def _truncated(tokens: list[dict[str, Any]], kept: int, is_left: bool) -> list[dict[str, Any]]:
+    """The tokens that truncation at a side leaves: all special ones."""
+    places = [i for i, token in enumerate(tokens) if not token["special"]]
+    dropped = max(0, len(tokens) - kept)
+    gone = set(places[:dropped] if is_left else places[len(places) - dropped :])
+    return [token for i, token in enumerate(tokens) if i not in gone]
 
 
 def _tokens(text: str, found: list[dict[str, Any]]) -> tuple[list[str], list[tuple[int, int]]]:

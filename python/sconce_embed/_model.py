@@ -176,7 +176,7 @@ class Model:
         `field` is what requests call them, and `name` what the caller calls them.
         """
         server, parts = self._running(), list(_parts(texts, characters, name))
-        bodies = (json.dumps({field: texts[start:end], **fields}, ensure_ascii=False).encode() for start, end in parts)
+        bodies = (json.dumps({field: texts[start:end], **fields}, ensure_ascii=False, default=_of_numpy).encode() for start, end in parts)
         try:
             for answer, (start, end) in zip(server.post(path, bodies, arrow), parts):
                 yield answer, start, end
@@ -197,6 +197,15 @@ def check(options: Mapping[str, object]) -> None:
             raise SconceError(f"{name} is {value!r}; pass True or False")
         if value is not None and name in _INDICES and not is_index:
             raise SconceError(f"{name} is {value!r}; pass a number from 0 on")
+        if name == "max_memory" and isinstance(value, (float, np.floating)) and not np.isfinite(value):
+            raise SconceError(f'max_memory is {value!r}; pass a number of bytes, or a string such as "4GB"')
+
+
+def _of_numpy(value: object) -> object:
+    """A number of numpy as one of Python."""
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"{value!r} is a {type(value).__name__}; pass a string, a number, True or False")
 
 
 def command_arguments(options: Mapping[str, object]) -> list[str]:
@@ -210,6 +219,8 @@ def command_arguments(options: Mapping[str, object]) -> list[str]:
         elif value is False and name == "normalize":
             arguments.append("--no-normalize")
         elif value is not None and value is not False:
+            if name == "max_memory" and isinstance(value, (float, np.floating)):
+                value = int(value)
             # In one argument, so that a value may start with a hyphen.
             arguments.append(f"{flag}={value}")
     return arguments

@@ -7,7 +7,7 @@ import os
 import pathlib
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,13 @@ def search_files(
     """The nearest rows of the files for each query: texts, which the model embeds if it is the one of the files, or vectors."""
     if not len(queries):
         return []
-    paths = [files] if isinstance(files, (str, os.PathLike)) else files
+    remedy = "pass an array of vectors, such as np.array(corpus), or vector files"
+    if not isinstance(files, (str, os.PathLike, Iterable)) or hasattr(files, "columns"):
+        raise TypeError(f"corpus is a {type(files).__name__}, not vectors; {remedy}")
+    paths = [files] if isinstance(files, (str, os.PathLike)) else list(files)
+    for i, path in enumerate(paths):
+        if not isinstance(path, (str, os.PathLike)):
+            raise TypeError(f"corpus[{i}] is a {type(path).__name__}, not the path of a vector file; {remedy}")
     # A path is no query, and no option.
     names = [os.path.abspath(os.fspath(path)) for path in paths]
     missing = next((path for path, name in zip(paths, names) if not os.path.exists(name) and not re.search(r"[*?\[]", name)), None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, TypedDict, cast
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy.typing as npt
 from ._embedder import Ranked, ranked
 from ._model import Dtype, Model, Path, Side
 from ._reports import Truncations
-from ._texts import Texts, as_text, as_texts
+from ._texts import Texts, as_pairs, as_text, as_texts
 from ._vectors import values
 
 Aggregation = Literal["none", "simple", "first", "average", "max"]
@@ -28,7 +28,7 @@ class _TaskModel(Model):
     def __init__(
         self, model: Path | None = None, *, max_length: int | None = None, truncation_side: Side | None = None,
         revision: str | None = None, offline: bool = False, device: str | None = None, dtype: Dtype | None = None,
-        threads: int | None = None, max_memory: str | None = None, command: str | None = None,
+        threads: int | None = None, max_memory: str | float | None = None, command: str | None = None,
     ) -> None:
         """`model` is a directory or a model id of the Hugging Face hub. The options are those of the command line.
 
@@ -55,16 +55,16 @@ class Reranker(_TaskModel):
         return ranked([{"index": index, "score": float(score)} for index, score in enumerate(scores)], top_k)
 
     def score(
-        self, pairs: Sequence[tuple[str, str]], *, raw: bool | None = None, prompt: str | None = None, prompt_name: str | None = None
+        self, pairs: Iterable[tuple[str, str]] | npt.NDArray[Any], *, raw: bool | None = None, prompt: str | None = None,
+        prompt_name: str | None = None,
     ) -> npt.NDArray[np.float32]:
-        """The score of each pair of a query and a text, in their order."""
-        for i, pair in enumerate(pairs):
-            if isinstance(pair, str) or len(pair) != 2:
-                raise TypeError(f"pairs[{i}] is {pair!r}, not a pair; pass (query, text)")
-            as_texts(pair, f"pairs[{i}]")
-        return self._scores(pairs, {"raw": raw, "prompt": prompt, "prompt_name": prompt_name}, "pairs")
+        """The score of each pair of a query and a text, in their order.
 
-    def _scores(self, pairs: Sequence[tuple[str, str]], options: dict[str, Any], name: str) -> npt.NDArray[np.float32]:
+        `pairs` is a list, an iterator such as a zip, or an array (N, 2).
+        """
+        return self._scores(as_pairs(pairs), {"raw": raw, "prompt": prompt, "prompt_name": prompt_name}, "pairs")
+
+    def _scores(self, pairs: Sequence[Sequence[str]], options: dict[str, Any], name: str) -> npt.NDArray[np.float32]:
         truncations = Truncations(name)
         parts = [values(rows["score"].combine_chunks()) for rows in self._rows("rerank", pairs, options, truncations, field="pairs")]
         truncations.warn()

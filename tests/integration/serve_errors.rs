@@ -590,6 +590,7 @@ fn info_has_the_fields_of_text_embeddings_inference() {
         ("max_concurrent_requests", json!(9)),
         ("max_batch_tokens", json!(64)),
         ("auto_truncate", json!(true)),
+        ("truncation_side", json!("right")),
         ("tokenization_workers", json!(2)),
         ("version", json!(env!("CARGO_PKG_VERSION"))),
         ("model_id", json!(fixture(DENSE))),

@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import types
@@ -278,12 +279,28 @@ class Errors(unittest.TestCase):
             ({"normalize": "yes"}, "^normalize is 'yes'; pass True or False$"),
             ({"offline": 1}, "^offline is 1; pass True or False$"),
             ({"max_memory": "10KB"}, "^max_memory 10.* the weights of the model need .*; pass a larger max_memory"),
+            ({"max_memory": 10_000}, "^max_memory 10.* the weights of the model need "),
+            ({"max_memory": 1e4}, "^max_memory 10.* the weights of the model need "),
+            ({"max_memory": float("nan")}, '^max_memory is nan; pass a number of bytes, or a string such as "4GB"$'),
             ({"max_length": 1000}, "^max_length 1000 exceeds the model's 40 positions"),
             ({"prompt_name": "other"}, "^prompt_name other: .*document, query"),
             ({"command": "/nonexistent/sconce"}, "/nonexistent/sconce"),
         ]:
             with self.subTest(options=options), self.assertRaisesRegex(SconceError, expected):
                 Embedder(MODEL, **options)
+
+    def test_numbers_of_numpy_are_numbers(self):
+        with Embedder(MODEL, dimensions=np.int32(16), max_memory=np.float64(4e9)) as embedder:
+            self.assertEqual(embedder.embed(["a"], dimensions=np.int64(8)).shape, (1, 8))
+            self.assertEqual(embedder.embed(["a"]).shape, (1, 16))
+            with self.assertRaisesRegex(TypeError, "; pass a string, a number, True or False$"):
+                embedder.embed(["a"], prompt={"a"})
+
+    def test_commands_in_errors_stay_commands(self):
+        with tempfile.TemporaryDirectory() as cache, unittest.mock.patch.dict(os.environ, {"HF_HUB_CACHE": cache}):
+            expected = r"mode \(offline, .* run `sconce download a/b --revision v9` once .*, or pass model=DIR$"
+            with self.assertRaisesRegex(SconceError, expected):
+                Embedder("a/b", revision="v9", offline=True)
 
     def test_only_texts_are_taken_for_texts(self):
         frame = pd.DataFrame({"text": ["a lamp", "a wick"]})
@@ -335,7 +352,7 @@ class Errors(unittest.TestCase):
                     embedder.embed(texts)
             for call in (embedder.embed_tokens, embedder.count_tokens, lambda texts: embedder.rerank("a", texts)):
                 self.assertRaisesRegex(TypeError, r"^texts\[1\] is None", call, ["a", None])
-            self.assertRaisesRegex(TypeError, "^query is None", embedder.rerank, None, ["a"])
+            self.assertRaisesRegex(TypeError, "^query is None, not a text; pass a string$", embedder.rerank, None, ["a"])
 
     def test_a_connection_that_the_server_has_closed_is_replaced(self):
         with Embedder(MODEL) as embedder:

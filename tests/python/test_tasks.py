@@ -11,6 +11,8 @@ import unittest
 import warnings
 
 import numpy as np
+import pandas as pd
+from scipy.sparse import csr_matrix
 
 from sconce_embed import (
     Answerer, Classifier, Embedder, MaskFiller, Reranker, SconceError, Tagger, TruncationWarning, find_command
@@ -61,8 +63,25 @@ class Tokens(unittest.TestCase):
         covered = sorted({i for start, end in found.offsets for i in range(start, end)})
         self.assertEqual((covered, len(found.tokens)), ([0, 1, 2], len(found.vectors)))
 
-    def test_a_long_text_is_an_error(self):
-        with Embedder(MODEL) as embedder, self.assertRaisesRegex(SconceError, r"^texts\[1\] has \d+ tokens"):
+    def test_a_long_text_is_truncated_as_by_the_command_line(self):
+        long = "the lamp in the window burns all night"
+        for side, on_long in [("right", None), ("left", None), ("right", "mean"), ("left", "truncate")]:
+            with self.subTest(side=side, on_long=on_long):
+                with Embedder(MODEL, max_length=8, truncation_side=side, on_long=on_long) as embedder:
+                    with self.assertWarnsRegex(TruncationWarning, r"^texts\[1\] has 22 tokens, of which the model reads 8"):
+                        short, found = embedder.embed_tokens(["a", long])
+                    (whole,) = embedder._tokens([long])
+                (row,) = command_rows(
+                    "embed", "-m", MODEL, "--pooling", "none", "--max-length", "8", "--truncation-side", side, long
+                )
+                self.assertEqual((len(short.tokens), len(short.vectors)), (3, 3))
+                self.assertTrue(np.array_equal(found.vectors, np.array(row["embeddings"], np.float32)))
+                kept = whole[1:7] if side == "right" else whole[-7:-1]
+                self.assertEqual(found.tokens, ["[CLS]", *(token["text"] for token in kept), "[SEP]"])
+                self.assertEqual([long[start:end] for start, end in found.offsets[1:-1]], found.tokens[1:-1])
+
+    def test_a_long_text_is_an_error_if_the_embedder_says_so(self):
+        with Embedder(MODEL, on_long="error") as embedder, self.assertRaisesRegex(SconceError, r"^texts\[1\] has \d+ tokens"):
             embedder.embed_tokens(["a", "the lamp " * 30])
 
     def test_a_model_with_a_vector_per_token_gives_its_own(self):
@@ -167,6 +186,26 @@ class Comparisons(unittest.TestCase):
         with Embedder(FIXTURES / "roberta") as other, self.assertRaisesRegex(SconceError, "corpus.parquet"):
             other.search(queries, path)
 
+    def test_what_is_no_corpus_is_named(self):
+        matrix = csr_matrix(np.eye(3))
+        with Embedder(MODEL) as embedder, records(TEXTS) as file:
+            calls = [
+                (["a"], [[1.0, 2.0]], r"^corpus\[0\] is a list, not the path of a vector file; pass an array of vectors, such as np"),
+                (["a"], pd.DataFrame({"x": [1.0]}), "^corpus is a DataFrame, not vectors; pass an array"),
+                (["a"], None, "^corpus is a NoneType, not vectors; pass an array"),
+                (["a"], matrix, r"^corpus is a csr_matrix; pass corpus\.toarray\(\): search\(\) takes no sparse vectors$"),
+                (matrix, np.eye(3), r"^queries is a csr_matrix; pass queries\.toarray\(\)"),
+                ([[1.0, 2.0]], np.eye(3), r"^queries\[0\] is of type list"),
+            ]
+            for queries, corpus, expected in calls:
+                with self.subTest(expected=expected), self.assertRaisesRegex(TypeError, expected):
+                    embedder.search(queries, corpus)
+            with self.assertRaisesRegex(SconceError, r'has no field "embedding" of vectors, .*; pass a file of vectors$'):
+                embedder.search(["a"], file.name)
+        with Embedder(SPARSE) as embedder:
+            with self.assertRaisesRegex(TypeError, r"^corpus is a csr_matrix; call similarity\(\), which compares sparse vectors$"):
+                embedder.search(["a"], matrix)
+
     def test_signs_are_searched_as_by_the_command_line(self):
         for dtype in ("binary", "ubinary"):
             with Embedder(MODEL, output_dtype=dtype, dimensions=32) as embedder, tempfile.TemporaryDirectory() as folder:
@@ -216,6 +255,15 @@ class Heads(unittest.TestCase):
             raw = reranker.score([("the lamp", TEXTS[0])], raw=True)
             self.assertAlmostEqual(1 / (1 + np.exp(-raw[0])), expected[0], places=6)
             self.assertEqual(reranker.score([]).shape, (0,))
+            pairs = [("the lamp", text) for text in TEXTS]
+            for kind in (np.array(pairs), np.array(pairs, dtype=object), list(np.array(pairs)), zip(["the lamp"] * 5, TEXTS), iter(pairs)):
+                with self.subTest(kind=type(kind)):
+                    self.assertTrue(np.array_equal(reranker.score(kind), expected))
+            refused = r", not a list of pairs; pass \(query, text\) of each, such as list\(zip\(queries, texts\)\)$"
+            for kind, name in [(pd.DataFrame(pairs), "DataFrame"), (dict(pairs), "dict"), ("ab", "str"), (None, "NoneType")]:
+                self.assertRaisesRegex(TypeError, f"^pairs is a {name}{refused}", reranker.score, kind)
+            self.assertRaisesRegex(TypeError, r"^pairs\[0\] is None, not a pair", reranker.score, [None])
+            self.assertRaisesRegex(TypeError, "^query is None, not a text; pass a string$", reranker.rerank, None, ["a"])
             self.assertRaisesRegex(TypeError, r"^pairs\[1\] is 'ab', not a pair", reranker.score, [("a", "b"), "ab"])
             self.assertRaisesRegex(TypeError, r"^pairs\[0\]\[1\] is None", reranker.score, [("a", None)])
             self.assertRegex(repr(reranker), r"^Reranker\('.*cross-encoder-bert', max_length=\d+\)$")

@@ -43,6 +43,7 @@ impl Service {
             docker_label: None,
             dimensions: encoder.as_ref().map(|encoder| encoder.dimensions()),
             similarity: encoder.as_ref().map(|encoder| encoder.similarity().name()),
+            truncation_side: model.kind.task().tokenizer().truncation_side().name(),
         };
         info.body()
     }

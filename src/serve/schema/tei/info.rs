@@ -43,6 +43,8 @@ pub struct Info<'a> {
     pub dimensions: Option<usize>,
     /// The function that compares its vectors, if it embeds.
     pub similarity: Option<&'a str>,
+    /// The end at which texts over the limit are truncated, unless the request says another.
+    pub truncation_side: &'a str,
 }
 
 /// What a model does, as `/info` says it.
@@ -126,6 +128,7 @@ mod tests {
             docker_label: None,
             dimensions: Some(384),
             similarity: Some("cosine"),
+            truncation_side: "right",
         };
         for (model_type, expected) in [
             (InfoModelType::Embedding { pooling: "cls" }, r#"{"embedding":{"pooling":"cls"}}"#),
@@ -139,7 +142,7 @@ mod tests {
             ),
         ] {
             let expected = format!(
-                r#"{{"model_id":"BAAI/bge-small-en-v1.5","model_sha":"5c38ec7","model_dtype":"float32","served_model_name":"bge","model_type":{expected},"max_concurrent_requests":512,"max_input_length":512,"max_batch_tokens":16384,"max_batch_requests":null,"max_client_batch_size":2048,"auto_truncate":true,"tokenization_workers":2,"version":"0.1.0","sha":null,"docker_label":null,"dimensions":384,"similarity":"cosine"}}"#
+                r#"{{"model_id":"BAAI/bge-small-en-v1.5","model_sha":"5c38ec7","model_dtype":"float32","served_model_name":"bge","model_type":{expected},"max_concurrent_requests":512,"max_input_length":512,"max_batch_tokens":16384,"max_batch_requests":null,"max_client_batch_size":2048,"auto_truncate":true,"tokenization_workers":2,"version":"0.1.0","sha":null,"docker_label":null,"dimensions":384,"similarity":"cosine","truncation_side":"right"}}"#
             );
             assert_eq!(String::from_utf8(info(model_type).body()).unwrap(), expected);
         }
