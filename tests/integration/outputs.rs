@@ -922,7 +922,7 @@ fn unsupported_options_are_refused() {
             with_vectors(plain(format, OutputDtype::Binary), |vectors| vectors.dimensions = dimensions)
         };
         refused(binary(36), &["--output-dtype binary", "have 36", "--dimensions 32"]);
-        refused(binary(7), &["--output-dtype binary", "have 7", "choose another --output-dtype"]);
+        refused(binary(7), &["--output-dtype binary", "have 7", "choose another type"]);
         formats::check(&binary(8)).unwrap();
     }
     let keep = |format, names: &[&str]| OutputSchema {
