@@ -19,14 +19,15 @@ Examples:
 pub(super) struct MergeArgs {
     /// Output file; - is standard output
     ///
-    /// It has the format of the files that are merged, is written atomically and replaces an existing file
+    /// It has the format of the files that are merged, as its extension must say, is written atomically and replaces an existing file
     #[arg(id = "merged_output", value_name = "OUT")]
     pub output: PathBuf,
 
     /// Files of one format, in order
     ///
-    /// Files that embed or another command wrote, with the same model and options. Shards must be complete
-    /// and in order. Their ledgers are merged, too
+    /// Files that embed or another command wrote, with the same model and options, or patterns such as
+    /// 'part-*.parquet', which give them by name. Shards must be complete and in order. Their ledgers are
+    /// merged, too
     #[arg(id = "merged_files", value_name = "FILE", required = true)]
     pub inputs: Vec<PathBuf>,
 

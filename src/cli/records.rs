@@ -15,7 +15,7 @@ use crate::formats::csv::FieldSyntax;
 use crate::input::{self, ALL_FIELDS, FieldOptions, Fields, Filter, HEADER, KeptName, Partitions};
 use crate::job::{OnNull, Selection, Shard, StartMode};
 use crate::load::ModelOptions;
-use crate::named::{Named, names};
+use crate::named::names;
 use crate::rows::OutputFormat;
 use crate::run::records::{Input, RecordOptions};
 use crate::task::{AMX_TOKENS, CAUSAL_TOKENS, CPU_F32_TOKENS, CPU_TOKENS, MAX_GPU_TOKENS};
@@ -329,10 +329,8 @@ fn set_syntax(sources: &mut [input::Source], args: &RecordArgs) -> Result<()> {
 /// [`UsageError`] if the extension is not known.
 fn output_format(format: OrAuto<OutputFormat>, output: Option<&Path>) -> Result<OutputFormat> {
     format_of(format, output, OutputFormat::Jsonl, |extension| match extension {
-        "ndjson" | "" => Some(OutputFormat::Jsonl),
-        "pq" => Some(OutputFormat::Parquet),
-        "feather" | "ipc" => Some(OutputFormat::Arrow),
-        name => OutputFormat::from_name(name),
+        "" => Some(OutputFormat::Jsonl),
+        extension => OutputFormat::from_extension(extension),
     })
 }
 

@@ -230,22 +230,35 @@ fn expand(path: &Path, filter: &Filter) -> Result<(Vec<PathBuf>, bool)> {
         files.sort();
         return Ok((files, true));
     }
-    // `symlink_metadata` does not follow links, so a broken link is not taken for a glob.
-    match path.to_str() {
-        Some(pattern) if pattern.contains(['*', '?', '[']) && path.symlink_metadata().is_err() => {
-            Ok((matches(pattern, filter)?, true))
-        }
-        _ => Ok((vec![path.to_owned()], false)),
+    match as_glob(path) {
+        Some(pattern) => Ok((matches(pattern, "--input ", filter)?, true)),
+        None => Ok((vec![path.to_owned()], false)),
     }
 }
 
-/// The files that match a glob, and the files of the directories that match it.
-fn matches(pattern: &str, filter: &Filter) -> Result<Vec<PathBuf>> {
+/// The files that paths name, where globs are as in [`find`] and any other path is itself.
+pub fn expand_globs(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
+    let files = paths.iter().map(|path| match as_glob(path) {
+        Some(pattern) => matches(pattern, "", &Filter::default()),
+        None => Ok(vec![path.clone()]),
+    });
+    Ok(files.collect::<Result<Vec<_>>>()?.concat())
+}
+
+/// The path as a glob, if it is one.
+fn as_glob(path: &Path) -> Option<&str> {
+    // `symlink_metadata` does not follow links, so a broken link is not taken for a glob.
+    path.to_str().filter(|pattern| pattern.contains(['*', '?', '[']) && path.symlink_metadata().is_err())
+}
+
+/// The files that match a glob, and the files of the directories that match it. `option`: what messages have
+/// before the glob.
+fn matches(pattern: &str, option: &str, filter: &Filter) -> Result<Vec<PathBuf>> {
     let options = MatchOptions { require_literal_leading_dot: true, ..MatchOptions::new() };
     // In the `glob` crate, a final `**` matches directories only.
     let with_files = if pattern.ends_with("**") { format!("{pattern}/*") } else { pattern.to_owned() };
     let found = glob_with(&with_files, options)
-        .map_err(|error| anyhow!("--input {pattern} is neither a file nor a glob ({error}); check it"))?;
+        .map_err(|error| anyhow!("{option}{pattern} is neither a file nor a glob ({error}); check it"))?;
     let overrides = filter.overrides(Path::new("."))?;
     let mut files = Vec::new();
     for path in found {
@@ -257,7 +270,7 @@ fn matches(pattern: &str, filter: &Filter) -> Result<Vec<PathBuf>> {
         }
     }
     if files.is_empty() {
-        bail!("--input {pattern} matches no file; check the glob and the current directory");
+        bail!("{option}{pattern} matches no file; check the glob and the current directory");
     }
     files.sort();
     // The `glob` crate follows links, so it may find a file by several paths.

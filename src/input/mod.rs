@@ -26,7 +26,7 @@ mod utf16;
 
 pub use entries::Entries;
 pub use field_names::{ALL_FIELDS, expand_kept};
-pub use find::{Filter, Inputs, find};
+pub use find::{Filter, Inputs, expand_globs, find};
 pub use limit::ReadLimit;
 pub use partitions::Partitions;
 pub use record::{

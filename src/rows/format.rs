@@ -35,6 +35,16 @@ names!(OutputFormat {
 });
 
 impl OutputFormat {
+    /// The format of files with this extension, in lower case.
+    pub fn from_extension(extension: &str) -> Option<OutputFormat> {
+        match extension {
+            "ndjson" => Some(OutputFormat::Jsonl),
+            "pq" => Some(OutputFormat::Parquet),
+            "feather" | "ipc" => Some(OutputFormat::Arrow),
+            name => OutputFormat::from_name(name),
+        }
+    }
+
     /// Whether rows have columns beside the vector: ids, kept columns, scales.
     pub fn has_columns(self) -> bool {
         match self {

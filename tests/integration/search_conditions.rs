@@ -3,7 +3,11 @@
 use std::fs;
 use std::sync::Arc;
 
-use crate::support::arrow::array::{ArrayRef, Float64Array, RecordBatch, StringArray, UInt64Array};
+use crate::support::arrow::array::{
+    ArrayRef, Date32Array, Decimal128Array, Float64Array, Int64Array, ListArray, RecordBatch, StringArray,
+    StructArray, Time64MicrosecondArray, TimestampMicrosecondArray, TimestampMillisecondArray, UInt64Array,
+};
+use crate::support::arrow::datatypes::{DataType, Field, Int64Type};
 use crate::support::arrow::ipc::writer::FileWriter;
 use serde_json::{Value, json};
 
@@ -18,6 +22,22 @@ fn search(args: &[&str]) -> Vec<(Value, u64, Value)> {
     assert!(run.status.success(), "{args:?}: {}", stderr(&run));
     let place = |row: &Value| (row["query"].clone(), row["index"].as_u64().unwrap(), row["score"].clone());
     rows(&run).iter().map(place).collect()
+}
+
+/// The indices of the rows that meet a condition.
+#[track_caller]
+fn met(file: &str, condition: &str) -> Vec<u64> {
+    let found = search(&[file, "a", "-m", &fixture("bert-tiny").display().to_string(), "--where", condition]);
+    let mut found: Vec<u64> = found.iter().map(|(_, index, _)| *index).collect();
+    found.sort_unstable();
+    found
+}
+
+fn write_arrow(path: &str, columns: &[(&str, ArrayRef)]) {
+    let batch = RecordBatch::try_from_iter(columns.iter().cloned()).unwrap();
+    let mut writer = FileWriter::try_new(fs::File::create(path).unwrap(), &batch.schema()).unwrap();
+    writer.write(&batch).unwrap();
+    writer.finish().unwrap();
 }
 
 #[test]
@@ -76,7 +96,7 @@ fn the_neighbours_are_the_best_of_the_rows_that_meet_the_conditions() {
         sconce().args(["search", &file, "--query-vectors", &file, "--where", condition]).output().unwrap()
     };
     assert_fails(&run("month = 3"), 2, &["--where month", "no such column", "status"]);
-    assert_fails(&run("status > 3"), 1, &["status of row 0 is \"open\"", "not a number"]);
+    assert_fails(&run("status > 3"), 1, &["status of row 1 is \"open\"", "not a number"]);
     for (condition, unmet) in [
         ("status = \"opened\" and year > 1", Some("meets status = 'opened'; nothing")),
         ("year > 1 and year = 'new' and status = open", Some("meets year > 1 and year = 'new'; nothing")),
@@ -100,11 +120,7 @@ fn numbers_that_are_not_finite_are_compared() {
     let values: ArrayRef =
         Arc::new(Float64Array::from(vec![1.0, f64::INFINITY, f64::NEG_INFINITY, f64::NAN]));
     let large: ArrayRef = Arc::new(UInt64Array::from(vec![u64::MAX, u64::MAX - 1, 5, 1 << 63]));
-    let batch = RecordBatch::try_from_iter([("text", texts), ("x", values), ("u", large)]).unwrap();
-    let mut writer =
-        FileWriter::try_new(fs::File::create(path("in.arrow")).unwrap(), &batch.schema()).unwrap();
-    writer.write(&batch).unwrap();
-    writer.finish().unwrap();
+    write_arrow(&path("in.arrow"), &[("text", texts), ("x", values), ("u", large)]);
     let (input, file) = (path("in.arrow"), path("out.parquet"));
     let written = embed("bert-tiny", ["-i", &input, "-o", &file, "--keep", "x", "u"]);
     assert!(written.status.success(), "{}", stderr(&written));
@@ -116,10 +132,85 @@ fn numbers_that_are_not_finite_are_compared() {
         ("u > 18446744073709551614", &[0]),
         ("u >= 9223372036854775808", &[0, 1, 3]),
     ] {
-        let found =
-            search(&[&file, "a", "-m", &fixture("bert-tiny").display().to_string(), "--where", condition]);
-        let mut found: Vec<u64> = found.iter().map(|(_, index, _)| *index).collect();
-        found.sort_unstable();
-        assert_eq!(found, expected, "{condition}");
+        assert_eq!(met(&file, condition), expected, "{condition}");
+    }
+}
+
+/// Decimals, dates and times are compared as such, also where a literal has other digits or another offset;
+/// members of structs as columns; lists and structs are refused.
+#[test]
+fn values_are_compared_by_the_types_of_their_columns() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    // 2025-01-01T00:00:00Z, 2025-01-10T11:00:00Z and 9999-12-31T00:00:00Z.
+    let instants =
+        [1_735_689_600, 1_736_506_800, 253_402_214_400].map(|second: i64| Some(second * 1_000_000));
+    let created = TimestampMicrosecondArray::from([&instants[..], &[None]].concat()).with_timezone("UTC");
+    let local = instants.map(|instant| instant.map(|instant| instant / 1000));
+    let authors: ArrayRef = Arc::new(StringArray::from(vec![Some("ann"), Some("bob"), None, Some("ann")]));
+    let years: ArrayRef = Arc::new(Int64Array::from(vec![1999, 2001, 2003, 2005]));
+    let meta = StructArray::from(vec![
+        (Arc::new(Field::new("author", DataType::Utf8, true)), authors),
+        (Arc::new(Field::new("year", DataType::Int64, true)), years),
+    ]);
+    let tags = vec![Some(vec![Some(1)]), None, Some(vec![]), Some(vec![Some(2)])];
+    let prices = Decimal128Array::from(vec![763_513_224_102, 900_000_000_001, 95_000, -95_000]);
+    let columns: [(&str, ArrayRef); 8] = [
+        ("text", Arc::new(StringArray::from(vec!["a", "b", "c", "d"]))),
+        ("price", Arc::new(prices.with_precision_and_scale(16, 4).unwrap())),
+        ("created", Arc::new(created)),
+        ("local", Arc::new(TimestampMillisecondArray::from([&local[..], &[None]].concat()))),
+        ("day", Arc::new(Date32Array::from(vec![Some(20_089), Some(20_098), None, None]))),
+        ("at", Arc::new(Time64MicrosecondArray::from(vec![0, 39_600_000_000, 1, 86_399_999_999]))),
+        ("tags", Arc::new(ListArray::from_iter_primitive::<Int64Type, _, _>(tags))),
+        ("meta", Arc::new(meta)),
+    ];
+    write_arrow(&path("in.arrow"), &columns);
+    for name in ["out.parquet", "out.arrow", "out.jsonl"] {
+        let (input, file) = (path("in.arrow"), path(name));
+        let written = embed("bert-tiny", ["-i", &input, "-o", &file, "--keep", "*"]);
+        assert!(written.status.success(), "{}", stderr(&written));
+        for (condition, expected) in [
+            ("price > 90000000", &[1][..]),
+            ("price > '90000000.0001'", &[]),
+            ("price >= 90000000.00010", &[1]),
+            ("price > 90000000.00005", &[1]),
+            ("price > 9.4 and price < 1e8", &[0, 1, 2]),
+            ("price = -9.5", &[3]),
+            ("created < '2025-01-01T00:00:00.000001Z'", &[0]),
+            ("created >= '2025-01-10T12:00:00+01:00'", &[1, 2]),
+            ("created = '2025-01-10T12:00:00+01:00'", &[1]),
+            ("created = '2025-01-10 11:00:00'", &[1]),
+            ("created = 2025-01-01", &[0]),
+            ("created >= 9999-12-31", &[2]),
+            ("local < '2025-01-01 00:00:00.000001'", &[0]),
+            ("local = 2025-01-10T11:00:00", &[1]),
+            ("day > '2025-01-01 00:00'", &[1]),
+            ("day <= 2025-01-10", &[0, 1]),
+            ("at >= 11:00", &[1, 3]),
+            ("at < '00:00:00.0000005'", &[0]),
+            ("meta.author = ann", &[0, 3]),
+            ("'meta.year' > 2001 and meta.author != bob", &[3]),
+        ] {
+            // Without types, text is compared as text.
+            if name != "out.jsonl" || condition.contains("meta") {
+                assert_eq!(met(&file, condition), expected, "{name}: {condition}");
+            }
+        }
+        let refused = |condition: &str, code: i32, messages: &[&str]| {
+            let args = ["search", &file, "--query-vectors", &file, "--where", condition];
+            assert_fails(&sconce().args(args).output().unwrap(), code, messages);
+        };
+        refused("tags = 2", 1, &["--where: tags of row 1 is [1]", "lists and structs cannot be compared"]);
+        refused("meta = ann", 1, &["meta of row 1 is {\"author\":\"ann\",\"year\":1999}", "NAME.MEMBER"]);
+        refused("meta.author.x = 3", 1, &["--where meta.author.x: ", "row 1", "without a member \"x\""]);
+        refused("none.x = 3", 2, &["--where none.x", "no such column", "meta"]);
+        if name != "out.jsonl" {
+            refused("meta.autor = ann", 1, &["without a member \"autor\""]);
+            refused("price > high", 1, &["price holds decimal(16, 4)", "\"high\"; write a number"]);
+            refused("created < 2026-02", 1, &["created holds timestamps", "\"2026-02\"; write a date as"]);
+            refused("day < 2026", 1, &["day holds dates", "\"2026\"; write a date as"]);
+            refused("at < noon", 1, &["at holds times of day", "\"noon\""]);
+        }
     }
 }

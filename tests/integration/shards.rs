@@ -473,6 +473,34 @@ fn files_that_do_not_belong_together_are_refused() {
     refused(&["texts.jsonl", "none.jsonl"], &["none.jsonl", "check the path"]);
 }
 
+/// The output has the format of the files, so its name may not say another one.
+#[test]
+fn an_output_with_the_name_of_another_format_is_refused() {
+    let inputs = Inputs::new(20);
+    let [whole, _] = inputs.merged("texts.jsonl", "parquet", &[]);
+    let parts = ["part-1.parquet", "part-2.parquet", "part-3.parquet"];
+    for name in ["m.jsonl", "m.arrow"] {
+        let message = format!("{name} has the name of a {} file", &name[2..]);
+        let messages = [&*message, "the files to merge are parquet", "m.parquet"];
+        assert_fails(&inputs.merge(name, &parts), 1, &messages);
+        assert!(!inputs.path(name).exists());
+    }
+    for name in ["m.PQ", "m.part"] {
+        assert!(inputs.merge(name, &parts).status.success(), "{name}");
+        assert_same(&[whole.clone(), inputs.path(name)], &[""]);
+    }
+}
+
+#[test]
+fn files_to_merge_may_be_a_pattern() {
+    let inputs = Inputs::new(20);
+    let [whole, _] = inputs.merged("texts.jsonl", "parquet", &[]);
+    assert!(inputs.merge("m.parquet", &["part-*.parquet"]).status.success());
+    assert_same(&[whole, inputs.path("m.parquet")], &[""]);
+    let none = inputs.merge("n.parquet", &["none-*.parquet"]);
+    assert_fails(&none, 1, &["none-*.parquet matches no file; check the glob"]);
+}
+
 #[test]
 fn files_that_are_no_shards_are_merged_in_order() {
     let inputs = Inputs::new(20);

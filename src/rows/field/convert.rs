@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
+use arrow_array::timezone::Tz;
 use arrow_array::types::{
     ArrowPrimitiveType, Float16Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type,
     UInt8Type, UInt16Type, UInt32Type, UInt64Type,
@@ -13,7 +14,7 @@ use arrow_array::{
     UInt32Array, make_array, new_null_array,
 };
 use arrow_cast::cast;
-use arrow_cast::parse::string_to_timestamp_nanos;
+use arrow_cast::parse::{string_to_datetime, string_to_time_nanoseconds, string_to_timestamp_nanos};
 use arrow_schema::{DataType, FieldRef, Fields, TimeUnit};
 use arrow_select::nullif::nullif;
 use arrow_select::take::take;
@@ -114,20 +115,55 @@ fn temporal(array: &ArrayRef, data_type: &DataType) -> Option<ArrayRef> {
     if from.0 != to.0 && (from.0, &to.0) != (Counts::LocalTimes, &Counts::Dates) {
         return None;
     }
-    let physical = |data_type: &DataType| match data_type.primitive_width() {
-        Some(4) => DataType::Int32,
-        _ => DataType::Int64,
-    };
-    let retyped = |array: &dyn Array, data_type: DataType| {
-        array.to_data().into_builder().data_type(data_type).build().ok().map(make_array)
-    };
-    let ticks = retyped(array, physical(array.data_type()))?;
-    let ticks = read_numbers(&ticks)?.into_iter().map(|ticks| match ticks? {
+    let ticks = read_ticks(array)?.into_iter().map(|ticks| match ticks? {
         Number::Integer(ticks) if ticks * from.1 % to.1 == 0 => i64::try_from(ticks * from.1 / to.1).ok(),
         _ => None,
     });
     let ticks: ArrayRef = Arc::new(ticks.collect::<Int64Array>());
     retyped(&numbers(&ticks, &physical(data_type))?, data_type.clone())
+}
+
+/// The integers of which values of a temporal type are made.
+fn physical(data_type: &DataType) -> DataType {
+    match data_type.primitive_width() {
+        Some(4) => DataType::Int32,
+        _ => DataType::Int64,
+    }
+}
+
+/// An array with the same buffers in another type.
+fn retyped(array: &dyn Array, data_type: DataType) -> Option<ArrayRef> {
+    array.to_data().into_builder().data_type(data_type).build().ok().map(make_array)
+}
+
+/// What values of a temporal type count, each in its unit.
+fn read_ticks(array: &dyn Array) -> Option<Vec<Option<Number>>> {
+    read_numbers(&retyped(array, physical(array.data_type()))?)
+}
+
+/// The date, time or timestamp of an array of length 1 in nanoseconds; `None` if it is another value.
+pub(super) fn nanoseconds(array: &ArrayRef) -> Option<i128> {
+    let (_, unit) = tick(array.data_type())?;
+    match read_ticks(array)?.first()?.as_ref()? {
+        Number::Integer(ticks) => Some(ticks * unit),
+        Number::Float(_) => None,
+    }
+}
+
+/// A text in nanoseconds, as [`nanoseconds`] of values of a type; `None` if Arrow does not parse it.
+pub(super) fn parse_nanoseconds(text: &str, data_type: &DataType) -> Option<i128> {
+    match tick(data_type)?.0 {
+        Counts::Durations => None,
+        Counts::TimesOfDay => Some(string_to_time_nanoseconds(text).ok()?.into()),
+        Counts::Dates | Counts::LocalTimes | Counts::Instants => {
+            // As nanoseconds in 64 bits, instants would end in 2262.
+            let instant = string_to_datetime(&"+00:00".parse::<Tz>().ok()?, text).ok()?;
+            Some(
+                i128::from(instant.timestamp()) * 1_000_000_000
+                    + i128::from(instant.timestamp_subsec_nanos()),
+            )
+        }
+    }
 }
 
 /// A date or timestamp that Arrow parses, as an array of length 1; `None` if it is none, or the type holds

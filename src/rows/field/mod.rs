@@ -3,6 +3,7 @@
 //! Values of Parquet and Arrow inputs keep their Arrow data type, so that a typed output has the same column;
 //! values of other inputs are JSON.
 
+mod compare;
 pub(crate) mod convert;
 
 use std::borrow::Cow;

@@ -1,19 +1,21 @@
 //! `search --where`: which rows are searched.
 
+use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::fmt;
 use std::str::FromStr;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use serde_json::Number;
 
-use crate::rows::{FieldValue, to_text};
+use crate::rows::{FieldValue, abbreviated, to_text};
 use crate::sys::console::Console;
 use crate::vectors::VectorFile;
 
 /// Rows whose columns are read at a time.
 const GROUP_ROWS: usize = 1 << 14;
 const EXPECTED: &str = "expected NAME = VALUE, with = != < <= > or >=, and several joined by and";
+const OTHER_CONDITIONS: &str = "for other conditions, search a copy of the rows by DuckDB: COPY (FROM 'all.parquet' WHERE …) TO 'some.parquet'";
 /// Words of conditions in SQL that are not supported.
 const OF_SQL: [&str; 6] = ["or", "not", "is", "in", "like", "between"];
 /// All operators.
@@ -35,6 +37,7 @@ pub struct Conditions(Vec<Condition>);
 
 #[derive(Debug, Clone, PartialEq)]
 struct Condition {
+    /// A column, or a member of its structs.
     column: String,
     operator: Operator,
     literal: Literal,
@@ -42,9 +45,10 @@ struct Condition {
 
 /// What a value is compared with.
 #[derive(Debug, Clone, PartialEq)]
-enum Literal {
-    Number(Number),
-    Text(String),
+struct Literal {
+    text: String,
+    /// The number that the text is, without quotes.
+    number: Option<Number>,
 }
 
 /// A part of the text of conditions.
@@ -64,10 +68,8 @@ impl FromStr for Conditions {
         let condition = |parts: &[Part]| match parts {
             [Part::Word(column) | Part::Quoted(column), Part::Operator(operator), value] => {
                 let literal = match value {
-                    Part::Quoted(text) => Literal::Text(text.clone()),
-                    Part::Word(word) => {
-                        number(word).map_or_else(|| Literal::Text(word.clone()), Literal::Number)
-                    }
+                    Part::Quoted(text) => Literal { text: text.clone(), number: None },
+                    Part::Word(word) => Literal { text: word.clone(), number: number(word) },
                     Part::Operator(_) => return Err(EXPECTED.to_owned()),
                 };
                 Ok(Condition { column: column.clone(), operator: *operator, literal })
@@ -87,9 +89,9 @@ impl FromIterator<Conditions> for Conditions {
 impl fmt::Display for Condition {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         let Condition { column, operator: (operator, _), literal } = self;
-        match literal {
-            Literal::Number(number) => write!(f, "{column} {operator} {number}"),
-            Literal::Text(text) => write!(f, "{column} {operator} '{}'", text.replace('\'', "''")),
+        match &literal.number {
+            Some(_) => write!(f, "{column} {operator} {}", literal.text),
+            None => write!(f, "{column} {operator} '{}'", literal.text.replace('\'', "''")),
         }
     }
 }
@@ -99,10 +101,7 @@ fn malformed(parts: &[Part]) -> String {
     let is_of_sql =
         |part: &&Part| matches!(part, Part::Word(word) if OF_SQL.contains(&&*word.to_lowercase()));
     match parts.iter().find(is_of_sql) {
-        Some(Part::Word(word)) => format!(
-            "{word} is not supported; {EXPECTED}; for other conditions, search a copy of the rows by DuckDB: COPY (FROM \
-             'all.parquet' WHERE …) TO 'some.parquet'"
-        ),
+        Some(Part::Word(word)) => format!("{word} is not supported; {EXPECTED}; {OTHER_CONDITIONS}"),
         _ => EXPECTED.into(),
     }
 }
@@ -151,19 +150,74 @@ fn number(text: &str) -> Option<Number> {
 }
 
 impl Condition {
-    /// Whether the value of a row meets the condition; null and NaN do not. A number is compared with
-    /// numbers, and without types with texts that read as one, and a text with the text of any value.
+    /// The column of the file, and the members that lead to the value: a column of the whole name, else the
+    /// one with the longest name before a dot.
+    fn locate(&self, file: &VectorFile) -> Result<(usize, Vec<&str>)> {
+        let is_column = |name: &str| file.columns().iter().any(|column| column.name == name);
+        let mut dots = self.column.match_indices('.').map(|(at, _)| at).rev();
+        let (column, members) = match dots.find(|at| is_column(&self.column[..*at])) {
+            Some(at) if !is_column(&self.column) => {
+                (&self.column[..at], self.column[at + 1..].split('.').collect())
+            }
+            _ => (&*self.column, Vec::new()),
+        };
+        Ok((file.column(column, "--where")?, members))
+    }
+
+    /// Whether a member of the value of a row meets the condition.
+    fn member_meets(
+        &self,
+        value: &FieldValue,
+        members: &[&str],
+        row: usize,
+        has_types: bool,
+    ) -> Result<bool> {
+        let mut value = Cow::Borrowed(value);
+        for member in members {
+            if value.is_null() {
+                return Ok(false);
+            }
+            let Some(found) = value.member(member) else {
+                bail!(
+                    "--where {}: the column in row {row} is {}, without a member {member:?}; compare a column, or a member \
+                     that it has",
+                    self.column,
+                    abbreviated(&value.json())
+                )
+            };
+            value = Cow::Owned(found);
+        }
+        self.meets(&value, row, has_types)
+    }
+
+    /// Whether the value of a row, counted from 1, meets the condition; null and NaN do not. Decimals, dates
+    /// and times are compared with the literal as one of them, a number with numbers, and without types with
+    /// texts that read as one, and a text with the text of any other value.
     fn meets(&self, value: &FieldValue, row: usize, has_types: bool) -> Result<bool> {
         let Condition { column, operator: (_, orders), literal } = self;
-        if let (Some(infinite), Literal::Number(literal)) = (value.not_finite(), literal) {
+        if value.is_null() {
+            return Ok(false);
+        }
+        if let Some(order) = value.order(&literal.text) {
+            let order = order.map_err(|held| anyhow!("--where: {column} holds {held}"))?;
+            return Ok(orders.contains(&order));
+        }
+        if let (Some(infinite), Some(literal)) = (value.not_finite(), &literal.number) {
             let order = literal.as_f64().and_then(|literal| infinite.partial_cmp(&literal));
             return Ok(order.is_some_and(|order| orders.contains(&order)));
         }
         let value = &*value.json();
+        if value.is_array() || value.is_object() {
+            bail!(
+                "--where: {column} of row {row} is {}, and lists and structs cannot be compared; compare a member of a struct as \
+                 NAME.MEMBER; {OTHER_CONDITIONS}",
+                abbreviated(value)
+            )
+        }
         let Some(text) = to_text(value) else { return Ok(false) };
-        let order = match literal {
-            Literal::Text(literal) => Some((*text).cmp(literal)),
-            Literal::Number(literal) => {
+        let order = match &literal.number {
+            None => Some((*text).cmp(&literal.text)),
+            Some(literal) => {
                 let is_text = has_types && value.is_string();
                 let found = value.as_number().cloned().or_else(|| number(text.trim()).filter(|_| !is_text));
                 found.and_then(|found| match (found.as_i128(), literal.as_i128()) {
@@ -185,14 +239,14 @@ impl Conditions {
     /// Makes a search find only the rows that meet all conditions, and prints a note if there is none.
     ///
     /// # Errors
-    /// If the file does not have one of the columns: a usage error. If a value is no number, but compared
-    /// with one.
+    /// If the file does not have one of the columns: a usage error. If a value cannot be compared with what
+    /// the condition says.
     pub(super) fn apply(&self, file: &mut VectorFile, console: &Console) -> Result<()> {
         if self.0.is_empty() {
             return Ok(());
         }
-        let columns = self.0.iter().map(|condition| file.column(&condition.column, "--where"));
-        let columns = columns.collect::<Result<Vec<_>>>()?;
+        let located = self.0.iter().map(|condition| condition.locate(file));
+        let (columns, members): (Vec<_>, Vec<_>) = located.collect::<Result<Vec<_>>>()?.into_iter().unzip();
         let mut searched = Vec::with_capacity(file.rows());
         let has_types = file.has_types();
         // The most conditions that a row meets, from the first one on.
@@ -201,7 +255,10 @@ impl Conditions {
             let rows: Vec<usize> = (start..file.rows().min(start + GROUP_ROWS)).collect();
             for (row, values) in rows.iter().zip(file.values(&rows, &columns)?) {
                 // All of them are evaluated, so that what is an error does not depend on the others.
-                let meets = self.0.iter().zip(&values).map(|(it, value)| it.meets(value, *row, has_types));
+                let values = values.iter().zip(&members);
+                let meets = self.0.iter().zip(values).map(|(condition, (value, members))| {
+                    condition.member_meets(value, members, row + 1, has_types)
+                });
                 let meets = meets.collect::<Result<Vec<bool>>>()?;
                 let met = meets.iter().take_while(|meets| **meets).count();
                 searched.push(met == self.0.len());
@@ -230,7 +287,8 @@ mod tests {
             operator: OPERATORS[operator],
             literal,
         };
-        let text = |text: &str| Literal::Text(text.into());
+        let text = |text: &str| Literal { text: text.into(), number: None };
+        let parsed_as = |text: &str, number| Literal { text: text.into(), number: Some(number) };
         let parsed: Conditions =
             "status='is \"open\"' AND \"a and b\" != x and n>=-2 and f<0.5".parse().unwrap();
         assert_eq!(
@@ -238,8 +296,8 @@ mod tests {
             [
                 condition("status", 0, text("is \"open\"")),
                 condition("a and b", 1, text("x")),
-                condition("n", 5, Literal::Number((-2).into())),
-                condition("f", 2, Literal::Number(Number::from_f64(0.5).unwrap())),
+                condition("n", 5, parsed_as("-2", (-2).into())),
+                condition("f", 2, parsed_as("0.5", Number::from_f64(0.5).unwrap())),
             ]
         );
         let quoted = r#"a = 'it''s "so"' and b = "say ""so""" and c = '' and d = ''''"#;
@@ -294,7 +352,8 @@ mod tests {
             ("x < '2026-02'", json!("2026-01-31"), Some(true)),
             ("x = '7'", json!(7), Some(true)),
             ("x = true", json!(true), Some(true)),
-            ("x = '[1]'", json!([1]), Some(true)),
+            ("x = '[1]'", json!([1]), None),
+            ("x = '[1]'", json!("[1]"), Some(true)),
         ] {
             let condition = &condition.parse::<Conditions>().unwrap().0[0];
             let found = condition.meets(&FieldValue::Json(value.clone()), 4, true);
