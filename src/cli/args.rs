@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
+use bytesize::ByteSize;
 use clap::Args;
 use clap::builder::{PossibleValue, TypedValueParser};
 
@@ -239,6 +240,10 @@ pub(super) fn threads(value: &str) -> Result<usize, String> {
         Ok(n @ 1..=1024) => Ok(n),
         _ => Err("expected a number from 1 to 1024".into()),
     }
+}
+
+pub(super) fn size(value: &str) -> Result<ByteSize, String> {
+    value.parse().map_err(|_| "expected a size, for example 512MB or 2GiB".into())
 }
 
 fn revision(value: &str) -> Result<String, String> {

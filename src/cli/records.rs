@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use bytesize::ByteSize;
 use clap::Args;
 
-use super::args::VerbosityArgs;
+use super::args::{VerbosityArgs, size};
 use super::choice::{OrAuto, named, named_or_auto};
 use super::fields::{keep_fields, kept_name, text_fields};
 use super::resolve::{console, format_of, inputs, target};
@@ -364,8 +364,4 @@ fn quote(value: &str) -> Result<Quote, String> {
             .map(|byte| Quote(Some(byte)))
             .map_err(|_| "expected one ASCII character, or none".into()),
     }
-}
-
-fn size(value: &str) -> Result<ByteSize, String> {
-    value.parse().map_err(|_| "expected a size, for example 512MB or 2GiB".into())
 }

@@ -9,7 +9,7 @@ use bytesize::ByteSize;
 use clap::Args;
 use clap::builder::PossibleValue;
 
-use super::args::{DEFAULT_MODEL, HardwareArgs, HubArgs, VectorArgs, VerbosityArgs};
+use super::args::{DEFAULT_MODEL, HardwareArgs, HubArgs, VectorArgs, VerbosityArgs, size};
 use super::choice::{named, one_of};
 use super::resolve::{for_vectors, model_on, source, vectors, verbosity};
 use crate::error::UsageError;
@@ -80,7 +80,7 @@ pub(super) struct ServeArgs {
 
     /// Origin (scheme, host and port) of pages that may use the server from a browser, or * for all; may be
     /// repeated. Others are answered with 403
-    #[arg(long, value_name = "ORIGIN", env = "SCONCE_CORS_ALLOW_ORIGIN", help_heading = "Server")]
+    #[arg(long, value_name = "ORIGIN", env = "SCONCE_CORS_ALLOW_ORIGIN", value_parser = origin, help_heading = "Server")]
     pub cors_allow_origin: Vec<String>,
 
     /// Maximum tokens of a batch of several texts [default: by the processor and --dtype]
@@ -101,14 +101,16 @@ pub(super) struct ServeArgs {
         value_name = "SIZE",
         env = "SCONCE_PAYLOAD_LIMIT",
         default_value = "32MB",
+        value_parser = payload,
         help_heading = "Server"
     )]
     pub payload_limit: ByteSize,
 
-    /// Maximum memory of the process, such as 4GB: a model with larger weights is not loaded, and requests
-    /// that do not fit beside the models are refused with 413 or 429 [default: four fifths of the memory of
-    /// the machine or the container]
-    #[arg(long, value_name = "SIZE", env = "SCONCE_MAX_MEMORY", help_heading = "Server")]
+    /// Maximum memory of the process, such as 4GB: weights, the batches of all workers, and requests with
+    /// their answers. A model with larger weights is not loaded, and requests that do not fit beside models and
+    /// batches are refused with 413 or 429, but for one at --payload-limit [default: four fifths of the memory
+    /// of the machine or the container]
+    #[arg(long, value_name = "SIZE", env = "SCONCE_MAX_MEMORY", value_parser = size, help_heading = "Server")]
     pub max_memory: Option<ByteSize>,
 
     /// Maximum time of a request, in seconds; then it is answered with 504
@@ -125,8 +127,8 @@ pub(super) struct ServeArgs {
     )]
     pub shutdown_timeout: u32,
 
-    /// File with the keys of clients, one per line; also SCONCE_API_KEY with one key. Requests without one
-    /// are answered with 401
+    /// File with the keys of clients: each line that is not blank is one, without the blanks around it; also
+    /// SCONCE_API_KEY with one key. Requests without one are answered with 401
     #[arg(long, value_name = "FILE", env = "SCONCE_API_KEY_FILE", help_heading = "Server")]
     pub api_key_file: Option<PathBuf>,
 
@@ -155,6 +157,33 @@ fn count(value: &str) -> Result<usize, String> {
     match value.parse() {
         Ok(0) | Err(_) => Err("expected a number from 1 on".into()),
         Ok(count) => Ok(count),
+    }
+}
+
+/// A size of bodies, of which none would be taken with 0.
+fn payload(value: &str) -> Result<ByteSize, String> {
+    match size(value)? {
+        ByteSize(0) => Err("expected a size above 0, for example 32MB".into()),
+        size => Ok(size),
+    }
+}
+
+/// An origin as browsers send it, or `*`.
+fn origin(value: &str) -> Result<String, String> {
+    let is_origin = |(scheme, host): (&str, &str)| {
+        let is_host = |c: char| c.is_ascii_graphic() && !"/?#@*".contains(c) && !c.is_ascii_uppercase();
+        !scheme.is_empty()
+            && scheme.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+            && !host.is_empty()
+            && host.chars().all(is_host)
+    };
+    match value {
+        "*" | "null" => Ok(value.into()),
+        _ if value.split_once("://").is_some_and(is_origin) => Ok(value.into()),
+        _ => Err(
+            "expected a scheme and a host, for example https://app.example or http://localhost:3000, or *"
+                .into(),
+        ),
     }
 }
 
@@ -215,6 +244,7 @@ pub(super) fn tls(args: &ServeArgs) -> Option<TlsFiles> {
 fn served(model: &str, args: &ServeArgs) -> Result<ServedModel> {
     let (name, model) = match model.split_once('=') {
         Some(("", _)) => bail!(UsageError(format!("--model {model}: the name is empty; pass NAME=MODEL"))),
+        Some((_, "")) => bail!(UsageError(format!("--model {model}: the model is empty; pass NAME=MODEL"))),
         Some((name, model)) => (name.to_owned(), model),
         None => (name_of(model), model),
     };
@@ -247,4 +277,32 @@ fn keys(file: Option<&Path>) -> Result<Vec<String>> {
         }
     }
     Ok(keys)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn origins_are_those_that_browsers_send() {
+        for (value, expected) in [
+            ("*", true),
+            ("null", true),
+            ("https://app.example", true),
+            ("http://localhost:3000", true),
+            ("http://[::1]:3000", true),
+            ("chrome-extension://abcdef", true),
+            ("", false),
+            ("foo", false),
+            ("app.example:443", false),
+            ("https://", false),
+            ("://app.example", false),
+            ("https://app.example/", false),
+            ("https://App.example", false),
+            ("https://*.example", false),
+            ("https://a.example, https://b.example", false),
+        ] {
+            assert_eq!(origin(value).is_ok(), expected, "{value:?}");
+        }
+    }
 }

@@ -196,19 +196,22 @@ impl Service {
         request: &Request<'_>,
         max: usize,
     ) -> Result<Response, Fault> {
-        let model = self.models.first();
-        let task = match &model.kind {
-            Kind::CrossEncoder(_) => tei::DefaultTask::Rerank,
-            Kind::Classifier(_) => tei::DefaultTask::Predict,
-            _ => match model.content() {
-                ContentType::Sparse { .. } => tei::DefaultTask::EmbedSparse,
-                _ => tei::DefaultTask::Embed,
-            },
+        let models = self.models.clone();
+        let task_of = move |name: Option<&str>| {
+            let model = name.and_then(|name| models.named(name)).unwrap_or(models.first());
+            match &model.kind {
+                Kind::CrossEncoder(_) => tei::DefaultTask::Rerank,
+                Kind::Classifier(_) => tei::DefaultTask::Predict,
+                _ => match model.content() {
+                    ContentType::Sparse { .. } => tei::DefaultTask::EmbedSparse,
+                    _ => tei::DefaultTask::Embed,
+                },
+            }
         };
         // The clients of Hugging Face, which ask at `/`, read the labels of the first text from a list of
         // texts.
         let always_list = request.route.path == "/";
-        match self.parse(&request.body, move |body| tei::root(body, task, max)).await? {
+        match self.parse(&request.body, move |body| tei::root(body, task_of, max)).await? {
             tei::RootCall::Embed(call) => self.answer_embed(admitted, call).await,
             tei::RootCall::EmbedSparse(call) => self.answer_embed_sparse(admitted, call).await,
             tei::RootCall::Predict(call) => self.answer_predict(admitted, call, always_list).await,
@@ -324,7 +327,7 @@ impl Service {
         let call = self.parse(&request.body, move |body| tasks::task(body, route, max)).await?;
         let TaskRouteOptions { top_k, output_dtype, dimensions, per_token, .. } = call.options;
         let job = self.task(route, call)?;
-        let (mut content, width, format) = (job.model.content(), job.model.token_width(), request.rows);
+        let (mut content, width, format) = (job.content, job.model.token_width(), request.rows);
         match &mut content {
             ContentType::Vectors(vectors) => {
                 vectors.dtype = output_dtype.unwrap_or(vectors.dtype);

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicIsize, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use hyper::Method;
 use hyper::header::{self, HeaderMap, HeaderValue};
 use hyper::http::request::Parts;
 use sha2::{Digest, Sha256};
@@ -16,7 +17,7 @@ use super::log::Log;
 use super::metrics::{Gauges, Metrics};
 use super::openapi::{self, METRICS_TYPE};
 use super::route::{Matched, Route};
-use super::schema::{Fault, FaultKind, Schema};
+use super::schema::{Fault, FaultKind, Schema, shown};
 use super::service::{Reply, Service, stopping};
 
 /// Where the server is in its life.
@@ -153,10 +154,10 @@ impl App {
         let path = head.uri.path();
         let Some(matched) = matched else {
             let path: String = path.chars().take(100).collect();
-            let message = format!("there is no route {path}; docs/serve.md lists those that there are");
+            let message = format!("there is no route {path}; /openapi.json lists those that there are");
             return Err(Fault::new(FaultKind::NotFound, message));
         };
-        let is_head = head.method == hyper::Method::HEAD && *matched.method == hyper::Method::GET;
+        let is_head = head.method == Method::HEAD && *matched.method == Method::GET;
         if head.method != *matched.method && !is_head {
             let message = format!("{path} does not take {}; send {}", head.method, matched.method);
             return Err(Fault::new(FaultKind::Method, message));
@@ -224,6 +225,17 @@ impl App {
             headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
         let length = length.unwrap_or(0);
         self.check_body(length)?;
+        let encodings = headers.get_all(header::CONTENT_ENCODING);
+        let is_encoded = |value: &&HeaderValue| !value.as_bytes().eq_ignore_ascii_case(b"identity");
+        if let Some(encoding) = encodings.iter().find(is_encoded).filter(|_| *matched.method == Method::POST)
+        {
+            let encoding = String::from_utf8_lossy(encoding.as_bytes());
+            let message = format!(
+                "the body is encoded as {:?} by its header Content-Encoding; send it uncompressed",
+                shown(&encoding)
+            );
+            return Err(Fault::new(FaultKind::MediaType, message));
+        }
         let content_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
         // Ollama's own examples send no type of JSON.
         let is_json = content_type.is_none_or(|value| {

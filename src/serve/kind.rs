@@ -165,7 +165,7 @@ impl Kind {
     pub(super) fn has(&self, capability: Capability) -> bool {
         match (self, capability) {
             (_, Capability::Any)
-            | (Kind::CrossEncoder(_), Capability::Rerank | Capability::Scores)
+            | (Kind::CrossEncoder(_), Capability::Rerank)
             | (Kind::Classifier(_), Capability::Classify)
             | (Kind::Tagger(_), Capability::Tag)
             | (Kind::MaskFiller(_), Capability::Fill)

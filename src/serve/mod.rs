@@ -135,7 +135,7 @@ pub fn serve(options: &ServeOptions, console: &Console) -> Result<()> {
             "the files of {model} do not normalize its vectors, but this server does; pass --no-normalize for vectors as they are"
         ));
     }
-    app.ready(Service { models, queue, defaults });
+    app.ready(Service { models: models.into(), queue, defaults });
     let listening =
         format!("listening on {url} · {described} on {}, {threads} threads", Isa::selected().name());
     if options.address.is_free_port() {

@@ -29,8 +29,6 @@ pub(super) enum Capability {
     Vectors,
     /// A score of a document for a query, by a cross-encoder or by the similarity of vectors.
     Rerank,
-    /// The same, by a cross-encoder.
-    Scores,
     /// Labels of a text.
     Classify,
     /// Entities of a text.
@@ -50,7 +48,6 @@ impl Capability {
             Capability::Embed | Capability::EmbedTokens | Capability::Vectors => "an embedding model",
             Capability::EmbedSparse => "a sparse encoder like SPLADE",
             Capability::Rerank => "a cross-encoder or an embedding model",
-            Capability::Scores => "a cross-encoder",
             Capability::Classify => "a text classifier",
             Capability::Tag => "a token classifier",
             Capability::Fill => "a masked language model",
@@ -174,10 +171,6 @@ impl Model {
         }
     }
 
-    fn is_named(&self, name: &str) -> bool {
-        self.name == name || self.id == name
-    }
-
     fn is_cross_encoder(&self) -> bool {
         matches!(self.kind, Kind::CrossEncoder(_))
     }
@@ -247,19 +240,21 @@ impl Models {
         Ok(Models { all })
     }
 
-    /// The model that a request names, or the first with the capability. Reranking is the task of
-    /// cross-encoders where there are some: an embedding model reranks only if it is named.
+    /// The model that a request names, or the first with the capability. With only one of these, a name that
+    /// no model has is its. Reranking is the task of cross-encoders where there are some: an embedding model
+    /// reranks only if it is named.
     pub(super) fn select(&self, name: Option<&str>, capability: Capability) -> Result<&Model, Fault> {
-        let able: Vec<&Model> = self.all.iter().filter(|model| model.kind.has(capability)).collect();
-        if let Some(named) = able.iter().find(|model| name.is_some_and(|name| model.is_named(name))) {
-            return Ok(named);
+        let named = name.and_then(|name| self.named(name));
+        if let Some(model) = named.filter(|model| model.kind.has(capability)) {
+            return Ok(model);
         }
+        let able: Vec<&Model> = self.all.iter().filter(|model| model.kind.has(capability)).collect();
         let mut unnamed = able.clone();
         if capability == Capability::Rerank && able.iter().any(|model| model.is_cross_encoder()) {
             unnamed.retain(|model| model.is_cross_encoder());
         }
-        match (&unnamed[..], name) {
-            ([], _) => {
+        match (&unnamed[..], named, name) {
+            ([], ..) => {
                 let all = self.all.iter().map(|model| format!("{} is {}", model.name, model.kind.noun()));
                 let message = format!(
                     "this route needs {}, but {}; start sconce serve with one more --model",
@@ -268,9 +263,18 @@ impl Models {
                 );
                 Err(Fault::of(FaultKind::Model, "model", message))
             }
-            ([only], _) => Ok(only),
-            ([first, ..], None) => Ok(first),
-            (_, Some(name)) => Err(unknown(name, &able)),
+            (_, Some(named), _) => {
+                let message = format!(
+                    "{} is {}, which this route cannot use; send one of {}",
+                    named.name,
+                    named.kind.noun(),
+                    names(&able)
+                );
+                Err(Fault::of(FaultKind::Model, "model", message))
+            }
+            ([only], ..) => Ok(only),
+            ([first, ..], _, None) => Ok(first),
+            (_, _, Some(name)) => Err(unknown(name, &able)),
         }
     }
 
@@ -286,7 +290,8 @@ impl Models {
 
     /// A model by its name or id.
     pub(super) fn named(&self, name: &str) -> Option<&Model> {
-        self.all.iter().find(|model| model.is_named(name))
+        let by_name = self.all.iter().find(|model| model.name == name);
+        by_name.or_else(|| self.all.iter().find(|model| model.id == name))
     }
 
     /// The names of models whose dense vectors do not have unit length by their own files.
@@ -311,10 +316,12 @@ impl Models {
     }
 }
 
+fn names(models: &[&Model]) -> String {
+    models.iter().map(|model| &*model.name).collect::<Vec<_>>().join(", ")
+}
+
 /// The fault of a name that none of these models has.
 fn unknown(name: &str, models: &[&Model]) -> Fault {
-    let known: Vec<&str> = models.iter().map(|model| &*model.name).collect();
-    let message =
-        format!("model is {:?}, which is not served; send one of {}", shown(name), known.join(", "));
+    let message = format!("model is {:?}, which is not served; send one of {}", shown(name), names(models));
     Fault::of(FaultKind::Model, "model", message)
 }

@@ -88,13 +88,10 @@ fn fault_kinds(matched: &Matched) -> Vec<FaultKind> {
     kinds.extend([Kind::NotReady, Kind::BodyTooLarge, Kind::Overloaded, Kind::MalformedJson]);
     kinds.extend([Kind::SlowBody, Kind::Timeout, Kind::Internal]);
     if *matched.method == Method::POST {
-        kinds.push(Kind::Invalid);
+        kinds.extend([Kind::Invalid, Kind::MediaType]);
     }
     if matched.takes_texts() {
         kinds.extend([Kind::Empty, Kind::Text, Kind::TooLong]);
-        if matched.schema != Schema::Ollama {
-            kinds.push(Kind::MediaType);
-        }
     }
     if matched.takes_texts() || matches!(matched.route, Route::OpenAiModel | Route::OllamaShow) {
         kinds.push(Kind::Model);
@@ -257,7 +254,7 @@ mod tests {
             ("/embed", "post", "200 400 401 403 404 408 413 415 422 429 500 503 504"),
             ("/v1/embeddings", "post", "200 400 401 403 404 408 413 415 429 500 503 504"),
             ("/v1/rerank", "post", "200 400 401 403 404 408 413 415 422 429 500 503 504"),
-            ("/api/embed", "post", "200 400 401 403 404 408 413 429 500 503 504"),
+            ("/api/embed", "post", "200 400 401 403 404 408 413 415 429 500 503 504"),
             ("/v1/models/{id}", "get", "200 400 401 403 404 408 413 429 500 503 504"),
             ("/info", "get", "200 400 403 408 413 429 500 503 504"),
             ("/health", "get", "200 403 503"),

@@ -13,13 +13,14 @@ use std::time::Duration;
 use anyhow::Error;
 use tokio::sync::oneshot;
 
-use super::kind::Kind;
+use super::kind::{Kind, ServedTask};
 use super::models::{Capability, Model, Models};
 use super::schema::tasks::{TaskCall, TaskRoute, TaskRouteOptions};
 use super::schema::{
     Embed, Fault, FaultKind, Predict, Rerank, SentenceSimilarity, TextAndPair, TextOptions, Truncated,
 };
 use crate::engine::{Answered, Call, CallTimes, OwnedInput, Queue, RowOptions, TextError, TextFault};
+use crate::task::{PromptChoice, Reranker, TextEncoder};
 use crate::text::{OnLong, Role};
 use job::Names;
 
@@ -37,7 +38,7 @@ pub(super) struct Defaults {
 
 /// The models with the queue of their texts.
 pub(super) struct Service {
-    pub models: Models,
+    pub models: Arc<Models>,
     pub queue: Queue,
     pub defaults: Defaults,
 }
@@ -129,7 +130,7 @@ impl Service {
         let capability = match route {
             TaskRoute::Embed if call.options.per_token => Capability::EmbedTokens,
             TaskRoute::Embed => Capability::Vectors,
-            TaskRoute::Rerank => Capability::Scores,
+            TaskRoute::Rerank => Capability::Rerank,
             TaskRoute::Classify => Capability::Classify,
             TaskRoute::Tag => Capability::Tag,
             TaskRoute::Fill => Capability::Fill,
@@ -137,7 +138,12 @@ impl Service {
         };
         let model = self.models.select(call.model.as_deref(), capability)?;
         let mut task_options = call.options;
-        let task = model.kind.task_with(&mut task_options)?;
+        let task = match &model.kind {
+            Kind::Vectors(encoder) if route == TaskRoute::Rerank => {
+                Some(comparison(encoder.clone(), &mut task_options)?)
+            }
+            kind => kind.task_with(&mut task_options)?,
+        };
         let TaskRouteOptions { text, normalize, dimensions, output_dtype, per_token, raw, stride, .. } =
             task_options;
         let options = RowOptions { dimensions, normalize, dtype: output_dtype, raw };
@@ -158,7 +164,7 @@ impl Service {
             _ => stride,
         };
         if let Some(task) = task {
-            job.row_bytes = task.row_bytes();
+            (job.row_bytes, job.content) = (task.row_bytes(), task.row_content());
             job.call.task = model.queued(task);
         }
         Ok(job)
@@ -198,7 +204,7 @@ impl Service {
         })?;
         let call = Call { task: model.task.clone(), inputs, options };
         let row_bytes = model.workload.vector_bytes;
-        Ok(Job { model, call, row_bytes, stride: None, names, ignored })
+        Ok(Job { model, call, row_bytes, content: model.content(), stride: None, names, ignored })
     }
 
     /// Refuses texts that would wait longer than requests may take.
@@ -245,6 +251,25 @@ impl Service {
     }
 }
 
+/// The task that compares the vectors of texts with those of their queries, as `sconce rerank` does with an
+/// embedding model.
+fn comparison(
+    encoder: Arc<TextEncoder>,
+    options: &mut TaskRouteOptions,
+) -> Result<Arc<dyn ServedTask>, Fault> {
+    let prompt = options.text.prompt.as_ref().map(|prompt| match prompt {
+        PromptChoice::Text(_) => "options.prompt",
+        PromptChoice::Name(_) => "options.prompt_name",
+    });
+    if let Some(option) = prompt.or(options.raw.filter(|raw| *raw).map(|_| "options.raw")) {
+        let message =
+            format!("{option} needs a cross-encoder, but the model is an embedding model; leave it out");
+        return Err(Fault::of(FaultKind::Invalid, option, message));
+    }
+    (options.raw, options.text.role) = (None, Some(Role::Document));
+    Ok(Arc::new(Reranker::of_pairs(encoder)))
+}
+
 /// The fault of a request whose work has panicked.
 fn panicked() -> Fault {
     Fault::new(FaultKind::Internal, "the server failed at this request; please report this as a bug")
@@ -281,17 +306,14 @@ fn fault(error: &Error, names: &Names) -> Fault {
     let name = names.name(*index);
     match fault {
         TextFault::TooLong { others, .. } => {
-            let message = match others {
-                0 => format!("{name} {reason}; shorten it, or let it be truncated"),
-                1 => {
-                    format!(
-                        "{name} {reason}, which another text exceeds, too; shorten them, or let them be truncated"
-                    )
-                }
-                _ => format!(
-                    "{name} {reason}, which {others} other texts exceed, too; shorten them, or let them be truncated"
-                ),
+            let (others, them) = match others {
+                0 => (String::new(), "it"),
+                1 => (", which another text exceeds, too".into(), "them"),
+                _ => (format!(", which {others} other texts exceed, too"), "them"),
             };
+            let option = names.truncation();
+            let message =
+                format!("{name} {reason}{others}; shorten {them}, or have {them} truncated with {option}");
             Fault::of(FaultKind::TooLong, name, message)
         }
         TextFault::Invalid => Fault::of(FaultKind::Text, name.clone(), format!("{name} {reason}")),

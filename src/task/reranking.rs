@@ -77,6 +77,12 @@ impl Reranker {
         Ok(Reranker::BiEncoder(Box::new(bi_encoder)))
     }
 
+    /// An encoder that compares each text, as what it is read, with its own query.
+    pub fn of_pairs(encoder: Arc<TextEncoder>) -> Self {
+        let (queries, embedded) = Default::default();
+        Reranker::BiEncoder(Box::new(BiEncoder { encoder, queries, embedded, ranked: false }))
+    }
+
     /// The prompt of a cross-encoder, which may be empty; a bi-encoder has one for each role.
     pub fn prompt(&self) -> &str {
         match self {

@@ -244,6 +244,10 @@ fn rows_of_tasks_are_those_of_the_commands() {
         (CROSS_ENCODER, "rerank", json!({}), &["--query", "the lamp"]),
         (CROSS_ENCODER, "rerank", json!({ "raw": true }), &["--query", "the lamp", "--raw"]),
         (CROSS_ENCODER, "rerank", json!({ "top_k": 3 }), &["--query", "the lamp", "--top-k", "3"]),
+        (DENSE, "rerank", json!({}), &["--query", "the lamp"]),
+        (DENSE, "rerank", json!({ "top_k": 3, "raw": false }), &["--query", "the lamp", "--top-k", "3"]),
+        (MULTI_VECTOR, "rerank", json!({}), &["--query", "the lamp"]),
+        (SPARSE, "rerank", json!({}), &["--query", "the lamp"]),
         ("heads/bert", "classify", json!({ "top_k": 2 }), &["--top-k", "2"]),
         ("heads/bert", "classify", json!({ "top_k": 0, "raw": true }), &["--top-k", "0", "--raw"]),
     ] {
@@ -389,9 +393,15 @@ fn nothing_is_truncated_silently() {
         "the query has the index after the documents"
     );
     let answer = server.post("/rerank", &json!({ "query": long, "texts": ["a"], "truncate": false }));
-    assert_eq!(
-        (answer.status, answer.json()["error"].as_str().unwrap().starts_with("query has 62 tokens")),
-        (413, true)
+    let error = answer.json()["error"].as_str().unwrap().to_owned();
+    assert_eq!((answer.status, error.starts_with("query has 62 tokens")), (413, true));
+    assert!(error.ends_with(r#"; shorten it, or have it truncated with "truncate": true"#), "{error}");
+    let options = json!({ "on_long": "error" });
+    let answer = server.post("/tasks/embed", &json!({ "texts": [long, long], "options": options }));
+    let error = answer.json()["error"].as_str().unwrap().to_owned();
+    assert!(
+        error.ends_with(r#"shorten them, or have them truncated with "on_long": "truncate" in options"#),
+        "{error}"
     );
     let answer =
         Server::shared(&[CROSS_ENCODER], &[]).post("/rerank", &json!({ "query": "a", "texts": ["a", long] }));

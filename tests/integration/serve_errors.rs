@@ -160,6 +160,7 @@ fn unknown_routes_and_methods_are_told() {
         ("/%00%ff?the=lamp", Schema::Plain),
     ] {
         let found = message(&server.post(path, &json!({})), 404, schema);
+        assert!(found.contains("/openapi.json"), "{found}");
         assert!(found.contains(path.split('?').next().unwrap()), "{found}");
     }
     for (method, path, schema, body) in routes() {
@@ -284,6 +285,14 @@ fn bodies_of_another_type_are_refused() {
         let answer = server.post_with("/embed", r#"{"inputs":"a"}"#, &[("content-type", kind)]);
         assert_eq!(answer.status, 200, "{kind}");
     }
+    for (method, path, schema, body) in routes().into_iter().filter(|(method, ..)| *method == "POST") {
+        let answer =
+            send(&server, method, path, &body, &[("content-encoding", "GZip"), ("connection", "close")]);
+        let found = message(&answer, 415, schema);
+        assert!(found.contains("\"GZip\"") && found.contains("send it uncompressed"), "{path}: {found}");
+    }
+    let body = json!({ "inputs": "a" });
+    assert_eq!(send(&server, "POST", "/embed", &body, &[("content-encoding", "Identity")]).status, 200);
     let head = "POST /embed HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 14\r\n\r\n";
     assert_eq!(server.raw(format!("{head}{{\"inputs\":\"a\"}}").as_bytes()).status, 200, "no type is JSON");
 }
@@ -298,7 +307,37 @@ fn fields_that_cannot_be_used_are_named() {
         ("/embed", json!({ "inputs": ["a", 1] }), 422, "inputs[1] is a number"),
         ("/embed", json!({ "inputs": ["a", ["b"]] }), 422, "inputs[1] is an array"),
         ("/embed", json!({ "inputs": ["a", "b", "c", "d"] }), 422, "--max-client-batch-size"),
-        ("/embed", json!({ "inputs": "a", "dimensions": 0 }), 422, "dimensions is 0"),
+        (
+            "/embed",
+            json!({ "inputs": "a", "dimensions": 0 }),
+            422,
+            "dimensions is 0, but the model's vectors have 36",
+        ),
+        (
+            "/v1/embeddings",
+            json!({ "input": "a", "dimensions": 0 }),
+            400,
+            "dimensions is 0, but the model's vectors have 36",
+        ),
+        ("/api/embed", json!({ "input": "a", "dimensions": 0 }), 400, "pass a number from 1 to 36"),
+        (
+            "/tasks/embed",
+            json!({ "texts": "a", "options": { "dimensions": 0 } }),
+            400,
+            "options.dimensions is 0, but the model's vectors have 36",
+        ),
+        (
+            "/tasks/rerank",
+            json!({ "texts": "a", "query": "b", "options": { "prompt": "p" } }),
+            400,
+            "options.prompt needs a cross-encoder",
+        ),
+        (
+            "/tasks/rerank",
+            json!({ "texts": "a", "query": "b", "options": { "raw": true } }),
+            400,
+            "options.raw needs a cross-encoder",
+        ),
         ("/embed", json!({ "inputs": "a", "dimensions": 37 }), 422, "dimensions 37 exceeds the 36"),
         ("/embed", json!({ "inputs": "a", "normalize": "yes" }), 422, "normalize is a string"),
         ("/embed", json!({ "inputs": "a", "prompt_name": "essay" }), 422, "prompt_name is \"essay\""),
@@ -348,7 +387,7 @@ fn fields_that_cannot_be_used_are_named() {
     ] {
         let schema = match path {
             "/v1/embeddings" => Schema::OpenAi,
-            "/api/embed" | "/tasks/embed" => Schema::Plain,
+            "/api/embed" | "/tasks/embed" | "/tasks/rerank" => Schema::Plain,
             path if path.ends_with("/rerank") && path != "/rerank" => Schema::Cohere,
             _ => Schema::Tei,
         };
@@ -455,6 +494,73 @@ fn requests_name_their_model() {
     let twice = serve(&["a=bert-tiny", "a=roberta"], &[]).output().unwrap();
     assert_fails(&twice, 2, &["--model a", "twice"]);
     assert_fails(&serve(&["=bert-tiny"], &[]).output().unwrap(), 2, &["the name is empty", "NAME=MODEL"]);
+    let output = serve(&[], &["-m", "a=", "--offline"]).output().unwrap();
+    assert_fails(&output, 2, &["--model a=", "the model is empty", "NAME=MODEL"]);
+}
+
+#[test]
+fn a_served_model_is_not_answered_for_by_another() {
+    let ranker = format!("rr={CROSS_ENCODER}");
+    let server = Server::start(&["small=bert-tiny", &ranker, "cls=heads/bert"], &[]);
+    let rank = |model: &str| json!({ "query": "the lamp", "texts": ["a", "wick"], "model": model });
+    let inputs = |model: &str| json!({ "inputs": "the lamp", "model": model });
+    for (path, body, schema, noun, remedy) in [
+        ("/rerank", rank("cls"), Schema::Tei, "cls is a text classifier", "small, rr"),
+        ("/tasks/rerank", rank("cls"), Schema::Plain, "cls is a text classifier", "small, rr"),
+        ("/predict", inputs("rr"), Schema::Tei, "rr is a cross-encoder", "cls"),
+        ("/embed", inputs("cls"), Schema::Tei, "cls is a text classifier", "small"),
+        (
+            "/v1/embeddings",
+            json!({ "input": "a", "model": "rr" }),
+            Schema::OpenAi,
+            "rr is a cross-encoder",
+            "small",
+        ),
+        (
+            "/api/embed",
+            json!({ "input": "a", "model": "rr" }),
+            Schema::Plain,
+            "rr is a cross-encoder",
+            "small",
+        ),
+    ] {
+        let found = message(&server.post(path, &body), 404, schema);
+        assert_eq!(found, format!("{noun}, which this route cannot use; send one of {remedy}"), "{path}");
+    }
+    // The root does what the named model does.
+    let labels = server.post("/predict", &json!({ "inputs": ["the lamp"] })).ok();
+    assert_eq!(server.post("/", &inputs("cls")).ok(), labels);
+    assert_eq!(server.post("/", &rank("rr")).ok(), server.post("/rerank", &rank("rr")).ok());
+    let vectors = server.post("/embed", &inputs("small")).ok();
+    assert_eq!(server.post("/", &inputs("small")).ok(), vectors);
+    assert_eq!(server.post("/", &inputs("any")).ok(), vectors, "that of the first model");
+    // An embedding model ranks if it is named, texts or pairs.
+    let ranked = server.post("/rerank", &rank("small")).ok();
+    let scores = |answer: &Answer| -> Vec<Value> {
+        let answer = answer.ok();
+        answer["rows"].as_array().unwrap().iter().map(|row| row["score"].clone()).collect()
+    };
+    let mut expected = vec![Value::Null; 2];
+    for document in ranked.as_array().unwrap() {
+        expected[document["index"].as_u64().unwrap() as usize] = document["score"].clone();
+    }
+    assert_eq!(scores(&server.post("/tasks/rerank", &rank("small"))), expected);
+    let pairs = json!({ "pairs": [["the lamp", "a"], ["the lamp", "wick"]], "model": "small" });
+    assert_eq!(scores(&server.post("/tasks/rerank", &pairs)), expected);
+    assert_ne!(scores(&server.post("/tasks/rerank", &rank("any"))), expected, "those of the cross-encoder");
+    server.stop();
+}
+
+#[test]
+fn options_that_cannot_be_used_are_refused_at_the_start() {
+    for (options, part) in [
+        (["--max-memory", "x"], "expected a size, for example 512MB or 2GiB"),
+        (["--payload-limit", "abc"], "expected a size, for example 512MB or 2GiB"),
+        (["--payload-limit", "0"], "expected a size above 0"),
+        (["--cors-allow-origin", "foo"], "expected a scheme and a host"),
+    ] {
+        assert_fails(&serve(&[DENSE], &options).output().unwrap(), 2, &[options[0], part]);
+    }
 }
 
 /// The samples of a page of Prometheus text by series, after a check of the format.
@@ -575,6 +681,13 @@ fn tokens_and_texts_round_trip() {
     assert_eq!(whole, json!(["[CLS] a [SEP]"]));
     let found = message(&server.post("/decode", &json!({ "ids": [1u64 << 40] })), 422, Schema::Tei);
     assert!(found.contains("ids[0]"), "{found}");
+    for (ids, name) in [(json!([5, 99_999_999]), "ids[1]"), (json!([[5], [99_999_999]]), "ids[1][0]")] {
+        let found = message(&server.post("/decode", &json!({ "ids": ids })), 422, Schema::Tei);
+        assert!(
+            found.starts_with(&format!("{name} is 99999999, which is not in the vocabulary of ")),
+            "{found}"
+        );
+    }
 }
 
 #[test]
@@ -638,4 +751,7 @@ fn headers_name_the_request_and_what_was_ignored() {
         (Some("3"), Some("1"))
     );
     assert_eq!(server.post("/embed", &json!({ "inputs": "a" })).header("x-ignored-fields"), None);
+    let answer = server.post("/embed", &json!({ "inputs": vec!["the lamp of a wick"; 2000] }));
+    let milliseconds = |name: &str| answer.header(name).unwrap().parse::<u64>().unwrap();
+    assert!(milliseconds("x-inference-time") + milliseconds("x-queue-time") <= milliseconds("x-total-time"));
 }

@@ -72,13 +72,13 @@ pub struct Answered {
     pub times: CallTimes,
 }
 
-/// The time of a call by stage, since it was handed over. Tokenizing and encoding are sums over its texts.
+/// The time of a call by stage, since it was handed over. Tokenizing is the sum over its texts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CallTimes {
     /// From the call to the first batch.
     pub queue: Duration,
     /// In the tokenizer.
     pub tokenize: Duration,
-    /// In batches: of each batch, the part that the call has of its tokens.
+    /// From the first batch to the end of the last one.
     pub encode: Duration,
 }

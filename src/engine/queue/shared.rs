@@ -168,11 +168,9 @@ impl Shared {
         for (waiting, rows) in waiting.iter().zip(rows) {
             let call = &waiting.call;
             let mut progress = call.progress();
-            if progress.times.encode.is_zero() {
-                progress.times.queue = since.saturating_duration_since(call.since);
-            }
-            let part = waiting.text.token_count() as f64 / tokens.max(1) as f64;
-            progress.times.encode += Duration::from_secs_f64(seconds * part);
+            let (times, waited) = (&mut progress.times, since.saturating_duration_since(call.since));
+            times.queue = if times.encode.is_zero() { waited } else { times.queue.min(waited) };
+            times.encode = call.since.elapsed().saturating_sub(times.queue);
             drop(progress);
             let gone_part = (since_gone(call) / seconds).min(1.0);
             let unclaimed = (waiting.text.token_count() as f64 * gone_part).round();

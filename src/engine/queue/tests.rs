@@ -163,6 +163,19 @@ fn a_text_that_fails_in_a_batch_fails_its_call_alone() {
 }
 
 #[test]
+fn the_time_of_batches_that_run_at_once_counts_once() {
+    let (task, open) = Letters::new();
+    // Each batch has one text.
+    let queue = queue(3, 1);
+    let since = Instant::now();
+    let held = ask(&queue, &task, &["w", "w", "w"]);
+    thread::sleep(Duration::from_millis(100));
+    (0..3).for_each(|_| open.send(()).unwrap());
+    let CallTimes { queue, encode, .. } = answer(&held).unwrap().times;
+    assert!(!encode.is_zero() && queue + encode <= since.elapsed(), "{queue:?} {encode:?}");
+}
+
+#[test]
 fn a_text_that_is_not_tokenized_is_named() {
     let (task, _open) = Letters::new();
     let queue = queue(2, 64);

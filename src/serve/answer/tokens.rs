@@ -46,8 +46,20 @@ impl Service {
         let kind = self.models.select(model.as_deref(), Capability::Any)?.kind.clone();
         let body = self.run(move || {
             let task = kind.task();
-            let decode = |ids: &Vec<u32>| task.tokenizer().decode_all(ids, skip_special_tokens);
-            Ok(tei::decode_answer(&ids.values.iter().map(decode).collect::<Vec<_>>()))
+            let tokenizer = task.tokenizer();
+            let mut texts = Vec::with_capacity(ids.values.len());
+            for (index, list) in ids.values.iter().enumerate() {
+                if let Some(place) = list.iter().position(|id| tokenizer.token(*id).is_none()) {
+                    let (name, size) = (format!("{}[{place}]", ids.name(index)), tokenizer.vocab_size());
+                    let message = format!(
+                        "{name} is {}, which is not in the vocabulary of {size} tokens; send ids that /tokenize gives",
+                        list[place]
+                    );
+                    return Err(Fault::of(FaultKind::Invalid, name, message));
+                }
+                texts.push(tokenizer.decode_all(list, skip_special_tokens));
+            }
+            Ok(tei::decode_answer(&texts))
         });
         Ok(Response { ignored, ..Response::plain(body.await?) })
     }

@@ -36,7 +36,7 @@ pub enum FaultKind {
     NotReady,
     /// The body is over the limit.
     BodyTooLarge,
-    /// The body is not JSON by its content type.
+    /// The body is not JSON by its content type, or is compressed.
     MediaType,
     /// As many requests as the limit wait, or memory is short.
     Overloaded,
@@ -89,7 +89,7 @@ impl FaultKind {
             FaultKind::Origin => "the request comes from a page of another origin",
             FaultKind::NotReady => "models are being loaded, or the server stops",
             FaultKind::BodyTooLarge => "the body or its answer is over the limit",
-            FaultKind::MediaType => "the body is not JSON by its type",
+            FaultKind::MediaType => "the body is not JSON by its type, or is compressed",
             FaultKind::Overloaded => "too many requests wait, or their memory is in use",
             FaultKind::MalformedJson => "the body is not a JSON object",
             FaultKind::Model => "no model has the name, or none can do what the route needs",

@@ -20,6 +20,7 @@ use crate::text::OnLong;
 const MAX_FIELDS: usize = 64;
 
 /// An object of a request.
+#[derive(Clone)]
 pub(super) struct RequestFields<'a> {
     /// What is put before a name to tell where the field is: nothing, or `options.`.
     path: String,

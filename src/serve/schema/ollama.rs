@@ -17,7 +17,7 @@ pub fn embed(body: &[u8], max_texts: usize) -> Result<Embed, Fault> {
         model: fields.model()?,
         options: TextOptions { on_long: fields.truncate()?, ..TextOptions::default() },
         normalize: None,
-        dimensions: fields.integer("dimensions", 1)?,
+        dimensions: fields.integer("dimensions", 0)?,
         ignored: fields.ignored(),
     })
 }

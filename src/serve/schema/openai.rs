@@ -54,7 +54,7 @@ pub fn embeddings(body: &[u8], max_texts: usize) -> Result<(Embed, Encoding), Fa
             ..TextOptions::default()
         },
         normalize: None,
-        dimensions: fields.integer("dimensions", 1)?,
+        dimensions: fields.integer("dimensions", 0)?,
         ignored: fields.ignored(),
     };
     Ok((embed, encoding))

@@ -130,7 +130,7 @@ fn options(given: &mut RequestFields, route: TaskRoute) -> Result<TaskRouteOptio
             options.text.prompt = prompt(given)?;
             options.text.role = given.named("role")?;
             options.normalize = given.flag("normalize")?;
-            options.dimensions = given.integer("dimensions", 1)?;
+            options.dimensions = given.integer("dimensions", 0)?;
             options.output_dtype = given.named("output_dtype")?;
             options.per_token = per_token(given, &options)?;
         }

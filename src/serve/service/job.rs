@@ -1,6 +1,7 @@
 //! The texts of a request for a model, what messages call them, and estimates of the memory that they take.
 
 use crate::engine::{Call, OwnedInput, TOKENIZER_BYTES_PER_TEXT_BYTE};
+use crate::rows::ContentType;
 use crate::serve::kind::Kind;
 use crate::serve::models::Model;
 use crate::serve::schema::OneOrMany;
@@ -13,6 +14,8 @@ pub(in crate::serve) struct Job<'a> {
     pub(super) call: Call,
     /// Bytes of what a row holds, or of what it holds for one token or mask.
     pub(super) row_bytes: usize,
+    /// The type of what its rows hold.
+    pub content: ContentType,
     /// Tokens that the windows of a text over the limit share. `None`: it has one window, whose other tokens
     /// are truncated.
     pub(super) stride: Option<usize>,
@@ -102,6 +105,17 @@ impl Names {
         }
     }
 
+    /// What truncates texts over the limit.
+    pub(super) fn truncation(&self) -> &'static str {
+        match &*self.field.field {
+            _ if self.has_options => r#""on_long": "truncate" in options"#,
+            "inputs.sentences" => r#""truncate": true in parameters"#,
+            // Their schemas have no field for it.
+            "documents" | "prompt" => "--on-long truncate when the server is started",
+            _ => r#""truncate": true"#,
+        }
+    }
+
     pub(super) fn name(&self, index: usize) -> String {
         match self.first {
             Some(first) if index == 0 => first.into(),
@@ -115,4 +129,27 @@ impl Names {
 fn occurrences(input: &OwnedInput, of: &str) -> usize {
     let texts = [Some(&input.text), input.pair.as_ref()];
     texts.into_iter().flatten().map(|text| text.matches(of).count()).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn truncation_is_that_of_the_route() {
+        let truncation = |field: &str, has_options| {
+            let field = OneOrMany { values: vec![()], is_list: true, field: field.into() };
+            Names { has_options, ..Names::of(&field, None) }.truncation()
+        };
+        for (field, has_options, expected) in [
+            ("inputs", false, r#""truncate": true"#),
+            ("texts", false, r#""truncate": true"#),
+            ("texts", true, r#""on_long": "truncate" in options"#),
+            ("inputs.sentences", false, r#""truncate": true in parameters"#),
+            ("documents", false, "--on-long truncate when the server is started"),
+            ("prompt", false, "--on-long truncate when the server is started"),
+        ] {
+            assert_eq!(truncation(field, has_options), expected, "{field}");
+        }
+    }
 }

@@ -90,7 +90,7 @@ impl Texts {
             index: index as u64,
             id: None,
             chunk: None,
-            tokens: self.texts[index].tokens,
+            tokens: self.texts[index].rows().first().map_or(0, |row| row.tokens),
             truncated: self.texts[index].truncated_tokens > 0,
             kept: &[],
             content: &contents[index],

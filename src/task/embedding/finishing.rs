@@ -45,7 +45,11 @@ impl Finishing {
     pub(super) fn check(&self, dimensions: Option<usize>) -> Result<(), RowOptionError> {
         match dimensions.filter(|dimensions| *dimensions == 0 || *dimensions > self.inputs) {
             Some(0) => {
-                Err(RowOptionError { option: "dimensions", reason: "is 0; pass a number from 1 on".into() })
+                let dimensions = self.inputs;
+                let reason = format!(
+                    "is 0, but the model's vectors have {dimensions} dimensions; pass a number from 1 to {dimensions}"
+                );
+                Err(RowOptionError { option: "dimensions", reason })
             }
             Some(dimensions) => {
                 let reason = format!(

@@ -45,10 +45,14 @@ pub enum RootCall {
     Similarity(SentenceSimilarity),
 }
 
-/// The call of `/` and `/invocations`, whose model has this task.
-pub fn root(body: &[u8], task: DefaultTask, max_texts: usize) -> Result<RootCall, Fault> {
+/// The call of `/` and `/invocations`. `task_of` has the task of the model that the request names.
+pub fn root(
+    body: &[u8],
+    task_of: impl FnOnce(Option<&str>) -> DefaultTask,
+    max_texts: usize,
+) -> Result<RootCall, Fault> {
     let fields = RequestFields::read(body)?;
-    match task {
+    match task_of(fields.clone().model()?.as_deref()) {
         DefaultTask::Embed if fields.is_object("inputs") => {
             similarity_of(fields, max_texts).map(RootCall::Similarity)
         }
@@ -104,7 +108,7 @@ pub fn decode(body: &[u8], max_texts: usize) -> Result<Decode, Fault> {
 }
 
 fn embed_of(mut fields: RequestFields, max_texts: usize) -> Result<Embed, Fault> {
-    let (normalize, dimensions) = (fields.flag("normalize")?, fields.integer("dimensions", 1)?);
+    let (normalize, dimensions) = (fields.flag("normalize")?, fields.integer("dimensions", 0)?);
     Ok(Embed { normalize, dimensions, ..outputs_of(fields, max_texts)? })
 }
 
@@ -279,9 +283,17 @@ mod tests {
             ),
             (DefaultTask::Predict, r#"{"inputs":["a","b"],"raw_scores":true}"#, RootCall::Predict(predict)),
         ] {
-            assert_eq!(root(body.as_bytes(), task, 9), Ok(expected), "{body}");
+            let task_of = |name: Option<&str>| {
+                assert_eq!(name, None);
+                task
+            };
+            assert_eq!(root(body.as_bytes(), task_of, 9), Ok(expected), "{body}");
         }
-        let fault = root(br#"{"inputs":"a"}"#, DefaultTask::Rerank, 9).unwrap_err();
+        let task_of = |name: Option<&str>| {
+            assert_eq!(name, Some("m"));
+            DefaultTask::Rerank
+        };
+        let fault = root(br#"{"inputs":"a","model":"m:latest"}"#, task_of, 9).unwrap_err();
         assert_eq!(fault.message, "texts is missing; send a list of strings");
     }
 
@@ -335,10 +347,10 @@ mod tests {
                 r#"truncation_direction is "up"; send "left" or "right""#,
             ),
             (
-                r#"{"inputs":"a","dimensions":0}"#,
+                r#"{"inputs":"a","dimensions":-1}"#,
                 FaultKind::Invalid,
                 422,
-                "dimensions is 0; send an integer from 1 to 4294967295",
+                "dimensions is -1; send an integer from 0 to 4294967295",
             ),
         ] {
             let fault = embed(body.as_bytes(), 9).unwrap_err();
