@@ -727,7 +727,7 @@ fn requests(bytes: &[u8]) -> bool {
         tei::DefaultTask::Predict,
         tei::DefaultTask::Rerank,
     ];
-    let root = default_tasks.map(|task| tei::root(bytes, task, MAX_TEXTS).err());
+    let root = default_tasks.map(|task| tei::root(bytes, |_| task, MAX_TEXTS).err());
     let routes = [
         tasks::TaskRoute::Embed,
         tasks::TaskRoute::Rerank,
