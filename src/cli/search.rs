@@ -149,9 +149,9 @@ pub(super) struct SearchArgs {
     /// Search only rows that meet conditions on columns
     ///
     /// For example 'status = "open" and year >= 2020': NAME OP VALUE with = != < <= > >=, joined by and, or
-    /// with --where for each. A number is compared with numbers, dates and times with dates and times, another
-    /// value with text; NAME.MEMBER is a member of a struct; a quote in quotes is doubled; null meets no
-    /// condition
+    /// with --where for each. A number is compared with numbers, dates and times with dates and times,
+    /// another value with text; NAME.MEMBER is a member of a struct; a quote in quotes is doubled; null meets
+    /// no condition
     #[arg(long = "where", value_name = "CONDITIONS", value_parser = str::parse::<Conditions>, help_heading = "Neighbours")]
     pub conditions: Vec<Conditions>,
 

@@ -11,7 +11,7 @@ use super::error::cannot_open;
 use super::limit::ReadLimit;
 use super::reader::{InputReader, read_error};
 use super::record::{Entry, Fields};
-use super::source::{InputPath, Source};
+use super::source::Source;
 use crate::formats::ReadError;
 use crate::formats::arrow::ArrowReader;
 use crate::formats::parquet::{ParquetBatches, RowChoice, open};
@@ -110,10 +110,7 @@ impl BatchRows {
         limit: ReadLimit,
     ) -> Result<Self> {
         let (name, is_compressed) = (input.name.clone(), input.compressed_bytes_read.is_some());
-        let file = match (&source.path, source.compression) {
-            (InputPath::File(path), None) => Some(path.as_path()).zip(source.size()),
-            _ => None,
-        };
+        let file = source.uncompressed_file();
         let reader =
             ArrowReader::open(input.reader, file, limit.batch_bytes()).map_err(|error| match error {
                 ReadError::Malformed(reason) => anyhow!("cannot read {name} as Arrow ({reason}); {REMEDY}"),

@@ -64,7 +64,8 @@ fn field_names(source: &Source) -> Result<Vec<String>> {
         }
         (Format::Arrow, _) => {
             let input = InputReader::open(source)?.checked()?;
-            schema_names(ArrowReader::open(input.reader, None, limit.batch_bytes())?.schema())
+            let file = source.uncompressed_file();
+            schema_names(ArrowReader::open(input.reader, file, limit.batch_bytes())?.schema())
         }
         (Format::Csv | Format::Tsv, _) => {
             header(&mut *InputReader::open(source)?.checked()?.reader, source.syntax, limit)?

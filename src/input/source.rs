@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display, Formatter};
 use std::fs::{self, File};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 
@@ -224,6 +224,14 @@ impl Source {
         match &self.path {
             InputPath::Stdin => true,
             InputPath::File(path) => fs::metadata(path).is_ok_and(|file| !file.is_file()),
+        }
+    }
+
+    /// The path and size of an input that is read at any offset. `None` for a stream and a compressed file.
+    pub(super) fn uncompressed_file(&self) -> Option<(&Path, u64)> {
+        match (&self.path, self.compression) {
+            (InputPath::File(path), None) => Some(path.as_path()).zip(self.size()),
+            _ => None,
         }
     }
 
