@@ -48,8 +48,8 @@ pub(super) enum Command {
     Search(Box<SearchArgs>),
     /// Find the most similar pairs of rows in a vector file, or near-duplicates
     Pairs(PairsArgs),
-    /// Serve models over HTTP, for clients of text-embeddings-inference, OpenAI, Cohere (rerank only), Jina and
-    /// Ollama
+    /// Serve models over HTTP, for clients of text-embeddings-inference, OpenAI, Cohere (rerank only), Jina
+    /// and Ollama
     #[cfg(feature = "serve")]
     Serve(Box<ServeArgs>),
     /// Join the files that several runs wrote, such as shards

@@ -388,7 +388,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.txt");
         fs::write(&path, "the wick burns\n".repeat(100_000)).unwrap();
-        let inputs = find(&[path.clone()], None, &Filter::default()).unwrap();
+        let inputs = find(std::slice::from_ref(&path), None, &Filter::default()).unwrap();
         let mut entries = Entries::open(inputs.sources, Fields::default()).unwrap();
         entries.next().unwrap().unwrap();
         change(&path);

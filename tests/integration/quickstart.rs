@@ -28,7 +28,7 @@ fn programs(names: &[&str], stubs: &[&str]) -> TempDir {
 }
 
 const TOOLS: &[&str] =
-    &["bash", "env", "dirname", "awk", "cat", "sha256sum", "mktemp", "rm", "sed", "tail", "timeout"];
+    &["bash", "env", "dirname", "awk", "cat", "sha256sum", "mktemp", "mv", "rm", "sed", "tail", "timeout"];
 
 fn run(path: &Path, root: &Path) -> Output {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/quickstart.sh");

@@ -180,7 +180,12 @@ fn what_cannot_be_answered_is_refused() {
         ("fill", json!({ "texts": format!("{long} [MASK]") }), 400, "no mask [MASK] within the limit of"),
         ("answer", json!({ "texts": "a" }), 400, "question is missing; send a string"),
         ("answer", json!({ "texts": "a", "question": "b", "options": { "top_k": 0 } }), 400, "top_k is 0"),
-        ("answer", json!({ "texts": ["a"], "question": long }), 400, "texts[0] is too long for one window"),
+        (
+            "answer",
+            json!({ "texts": ["a"], "question": long }),
+            400,
+            "texts[0] has a question that leaves no room",
+        ),
         (
             "answer",
             json!({ "pairs": [["a", "b"]], "question": "c" }),
