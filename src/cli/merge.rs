@@ -19,7 +19,8 @@ Examples:
 pub(super) struct MergeArgs {
     /// Output file; - is standard output
     ///
-    /// It has the format of the files that are merged, as its extension must say, is written atomically and replaces an existing file
+    /// It has the format of the files that are merged, as its extension must say, is written atomically and
+    /// replaces an existing file
     #[arg(id = "merged_output", value_name = "OUT")]
     pub output: PathBuf,
 
