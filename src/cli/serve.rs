@@ -107,9 +107,9 @@ pub(super) struct ServeArgs {
     pub payload_limit: ByteSize,
 
     /// Maximum memory of the process, such as 4GB: weights, the batches of all workers, and requests with
-    /// their answers. A model with larger weights is not loaded, and requests that do not fit beside models and
-    /// batches are refused with 413 or 429, but for one at --payload-limit [default: four fifths of the memory
-    /// of the machine or the container]
+    /// their answers. A model with larger weights is not loaded, and requests that do not fit beside models
+    /// and batches are refused with 413 or 429, but for one at --payload-limit [default: four fifths of the
+    /// memory of the machine or the container]
     #[arg(long, value_name = "SIZE", env = "SCONCE_MAX_MEMORY", value_parser = size, help_heading = "Server")]
     pub max_memory: Option<ByteSize>,
 
