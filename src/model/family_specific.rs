@@ -236,7 +236,7 @@ pub(super) fn local_attention(config: &Config, spec: &mut EncoderSpec) -> Result
     } else {
         64
     };
-    let layers = match layer_types(config, spec.layers)? {
+    let layers = match layer_types(config, spec.layers, SLIDING)? {
         Some(layers) => layers,
         None => {
             let every = if config.has("global_attn_every_n_layers") {
@@ -256,8 +256,12 @@ const WINDOW: &str = "sliding_window";
 /// Decoder language models have this window unless their config has another one, or null for none.
 const DEFAULT_WINDOW: usize = 4096;
 
-/// For each layer, whether `layer_types` gives it a sliding window; `None` without the field.
-fn layer_types(config: &Config, layers: usize) -> Result<Option<Vec<bool>>> {
+/// The type of layers with a sliding window in `layer_types`.
+const SLIDING: &str = "sliding_attention";
+
+/// For each layer, whether `layer_types` has the type `other` for it, and not full attention; `None` without
+/// the field.
+fn layer_types(config: &Config, layers: usize, other: &str) -> Result<Option<Vec<bool>>> {
     const KEY: &str = "layer_types";
     let Some(types) = config.strings(KEY)? else { return Ok(None) };
     if types.len() != layers {
@@ -265,15 +269,16 @@ fn layer_types(config: &Config, layers: usize) -> Result<Option<Vec<bool>>> {
         let expected = format!("one entry for each of the {layers} layers");
         bail!("{}", config.invalid(KEY, found, &expected));
     }
-    let has_window = |layer_type: &&str| match *layer_type {
+    let is_other = |layer_type: &&str| match *layer_type {
         "full_attention" => Ok(false),
-        "sliding_attention" => Ok(true),
-        other => {
-            let found = format!("a list with {other:?}");
-            bail!("{}", config.invalid(KEY, found, "full_attention or sliding_attention in each entry"))
+        layer_type if layer_type == other => Ok(true),
+        layer_type => {
+            let found = format!("a list with {layer_type:?}");
+            let expected = format!("full_attention or {other} in each entry");
+            bail!("{}", config.invalid(KEY, found, &expected))
         }
     };
-    types.iter().map(has_window).collect::<Result<_>>().map(Some)
+    types.iter().map(is_other).collect::<Result<_>>().map(Some)
 }
 
 /// The mask of decoder language models: causal, unless the config makes them encoders.
@@ -296,7 +301,7 @@ pub(super) fn window_of_all_layers(config: &Config, spec: &mut EncoderSpec) -> R
 /// The sliding window of Qwen, in the layers of `layer_types`, or in those from `max_window_layers` on.
 pub(super) fn window_of_upper_layers(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
     let window = if config.flag("use_sliding_window")? { decoder_window(config)? } else { None };
-    let layers = match layer_types(config, spec.layers)? {
+    let layers = match layer_types(config, spec.layers, SLIDING)? {
         Some(layers) => layers,
         None if window.is_none() => vec![false; spec.layers],
         None => {
@@ -316,7 +321,7 @@ pub(super) fn window_of_upper_layers(config: &Config, spec: &mut EncoderSpec) ->
 /// The sliding window of the layers that `layer_types` names, by default of all.
 pub(super) fn window_of_layer_types(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
     let window = decoder_window(config)?;
-    let layers = match layer_types(config, spec.layers)? {
+    let layers = match layer_types(config, spec.layers, SLIDING)? {
         Some(layers) => layers,
         None => vec![window.is_some(); spec.layers],
     };
@@ -397,25 +402,9 @@ pub(super) fn lfm2(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
 /// For each layer of LFM2, whether it has a short convolution: by `layer_types`, or by the layers with
 /// attention.
 fn convolution_layers(config: &Config, layers: usize) -> Result<Vec<bool>> {
-    const TYPES: &str = "layer_types";
     const ATTENTION: &str = "full_attn_idxs";
-    if let Some(types) = config.strings(TYPES)? {
-        let kinds = types.iter().map(|kind| match *kind {
-            "full_attention" => Some(false),
-            "conv" => Some(true),
-            _ => None,
-        });
-        return match kinds.collect::<Option<Vec<_>>>().filter(|kinds| kinds.len() == layers) {
-            Some(kinds) => Ok(kinds),
-            None => bail!(
-                "{}",
-                config.invalid(
-                    TYPES,
-                    format!("{types:?}"),
-                    &format!("full_attention or conv for each of the {layers} layers")
-                )
-            ),
-        };
+    if let Some(layers) = layer_types(config, layers, "conv")? {
+        return Ok(layers);
     }
     let Some(indices) = config.get(ATTENTION).filter(|indices| !indices.is_null()) else {
         return Ok(vec![false; layers]);
@@ -453,7 +442,7 @@ pub(super) fn gemma2(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
     if let Some(cap) = spec.score_cap.filter(|cap| *cap <= 0.0) {
         bail!("{}", config.invalid(CAP, cap, "more than 0, or null"));
     }
-    let layers = match layer_types(config, spec.layers)? {
+    let layers = match layer_types(config, spec.layers, SLIDING)? {
         Some(layers) => layers,
         None => (0..spec.layers).map(|layer| layer.is_multiple_of(2)).collect(),
     };
@@ -464,7 +453,7 @@ pub(super) fn gemma2(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
 /// `transformers`.
 pub(super) fn gemma3(config: &Config, spec: &mut EncoderSpec) -> Result<()> {
     spec.query_scalar = Some(config.number("query_pre_attn_scalar", 256.0)?);
-    let layers = match layer_types(config, spec.layers)? {
+    let layers = match layer_types(config, spec.layers, SLIDING)? {
         Some(layers) => layers,
         None => {
             const KEY: &str = "sliding_window_pattern";

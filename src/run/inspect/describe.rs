@@ -241,10 +241,11 @@ fn describe_biases(spec: &EncoderSpec) -> String {
         (down, "FFN down"),
     ];
     let without: Vec<_> = layers.iter().filter(|(has, _)| !has).map(|(_, layer)| *layer).collect();
-    let is_plain = |bias: Biases| Biases { projection: false, ..bias } == Biases::NONE;
+    let has_any =
+        Biases { projection: spec.bias.projection && spec.embedding_projection, ..spec.bias } != Biases::NONE;
     match without[..] {
         [] => "all linear layers".into(),
-        _ if is_plain(spec.bias) && !(spec.bias.projection && spec.embedding_projection) => "none".into(),
-        _ => format!("all but {}", without.join(", ")),
+        _ if has_any => format!("all but {}", without.join(", ")),
+        _ => "none".into(),
     }
 }
