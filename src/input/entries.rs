@@ -1,10 +1,10 @@
 //! Reads all inputs, one after another.
 
-use std::fs::File;
+use std::cmp::Ordering;
+use std::fs::{File, Metadata};
 use std::iter::FusedIterator;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::SystemTime;
+use std::sync::atomic::{self, AtomicU64};
 use std::vec;
 
 use anyhow::{Error, Result, anyhow, bail};
@@ -62,8 +62,7 @@ struct OpenInput {
 struct Watched {
     file: File,
     name: String,
-    size: u64,
-    modified: Option<SystemTime>,
+    before: Metadata,
 }
 
 /// The reader of a format.
@@ -300,7 +299,7 @@ impl OpenInput {
 
     /// Bytes of the entries read so far, before decompression.
     fn bytes_read(&self) -> u64 {
-        let compressed = self.compressed_bytes_read.as_ref().map(|read| read.load(Ordering::Relaxed));
+        let compressed = self.compressed_bytes_read.as_ref().map(|read| read.load(atomic::Ordering::Relaxed));
         let bytes_read = compressed.unwrap_or_else(|| match &self.reader {
             FormatReader::Lines(lines) => lines.bytes_read(),
             FormatReader::Fasta(sequences) => sequences.bytes_read(),
@@ -322,17 +321,19 @@ impl Watched {
         let InputPath::File(path) = &source.path else { return None };
         source.size()?;
         let file = File::open(path).ok()?;
-        let metadata = file.metadata().ok()?;
-        let (size, modified) = (metadata.len(), metadata.modified().ok());
-        Some(Watched { file, name: source.path.to_string(), size, modified })
+        let before = file.metadata().ok()?;
+        Some(Watched { file, name: source.path.to_string(), before })
     }
 
     /// The error for a file that was cut off or written over since. One that has only grown has the same
     /// records and more.
     fn change(&self) -> Option<Error> {
-        let now = self.file.metadata().ok()?;
-        let is_changed =
-            now.len() < self.size || now.len() == self.size && now.modified().ok() != self.modified;
+        let (now, before) = (self.file.metadata().ok()?, &self.before);
+        let is_changed = match now.len().cmp(&before.len()) {
+            Ordering::Less => true,
+            Ordering::Equal => now.modified().ok() != before.modified().ok(),
+            Ordering::Greater => false,
+        };
         is_changed.then(|| {
             anyhow!(
                 "{} changed while it was read, so some of its records may be missing; rerun when it is complete",

@@ -24,8 +24,8 @@ const MAX_COLUMNS: usize = 1 << 16;
 
 /// The names in [`Fields::keep`], where [`ALL_FIELDS`] stands for all columns of the first input that has
 /// fields and can be read, or for the fields of all records of jsonl inputs, and for the keys of the
-/// directories of all inputs: those that are neither a text,
-/// the id nor named themselves. An input that cannot be read gives its error when it is opened.
+/// directories of all inputs: those that are neither a text, the id nor named themselves. An input that
+/// cannot be read gives its error when it is opened.
 pub fn expand_kept(sources: &[Source], fields: &Fields) -> Vec<KeptName> {
     let is_all = |kept: &KeptName| kept.field == ALL_FIELDS && kept.output == ALL_FIELDS;
     if !fields.keep.iter().any(is_all) {

@@ -53,8 +53,6 @@ pub struct FileRecords {
     pub changes: Changes,
     /// Its columns, if it has any rows and its format has the same ones in all of them.
     pub(super) columns: Option<FileColumns>,
-    /// The names of the columns, or of the fields of the first row.
-    names: Vec<String>,
     found: Mutex<Found>,
     /// How the file changes, once the rows of new records are written.
     counts: OnceLock<ChangeCounts>,
@@ -124,21 +122,8 @@ impl FileRecords {
         })?;
         let is_empty = found.hashes.is_empty();
         let columns = if is_empty { None } else { FileColumns::read(path, rows.format)? };
-        let names = match &columns {
-            Some(columns) => columns.names.clone(),
-            None if is_empty => Vec::new(),
-            None => first_names(path)?,
-        };
         let digest = hasher.digest().to_string();
-        Ok(FileRecords {
-            name,
-            digest,
-            changes,
-            columns,
-            names,
-            found: found.into(),
-            counts: OnceLock::new(),
-        })
+        Ok(FileRecords { name, digest, changes, columns, found: found.into(), counts: OnceLock::new() })
     }
 
     /// Whether the input has any of the ids.
@@ -146,9 +131,14 @@ impl FileRecords {
         self.found().ids.values().any(|is_in_input| *is_in_input)
     }
 
-    /// The index of a column of the file; the highest number if it has none of this name.
-    pub fn column_index(&self, name: &str) -> usize {
-        self.names.iter().position(|column| column == name).unwrap_or(usize::MAX)
+    /// The names of the columns of the file, which is at `path`; of a format without columns those of the
+    /// fields of its first row.
+    pub fn names(&self, path: &Path) -> Result<Vec<String>> {
+        match &self.columns {
+            Some(columns) => Ok(columns.names.clone()),
+            None if self.is_empty() => Ok(Vec::new()),
+            None => first_names(path),
+        }
     }
 
     /// Whether the file has no rows.

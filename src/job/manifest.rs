@@ -166,7 +166,8 @@ pub(super) fn check_same_run(manifest: &Manifest, identity: &RunIdentity) -> Res
     }
     if manifest.stats.skipped_null + manifest.stats.null_rows == 0 {
         // Nor has that of null texts; but the columns of a file tell whether vectors may be null.
-        let has_types = ["parquet", "arrow"].map(String::from).contains(&before["--output-format"]);
+        let format = before.get("--output-format").map(String::as_str);
+        let has_types = matches!(format, Some("parquet" | "arrow"));
         match identity.get("--on-null").filter(|value| *value == "skip" || !has_types) {
             Some(value) => drop(before.insert("--on-null".into(), value.clone())),
             None if before.get("--on-null").is_some_and(|value| value == "skip") => {

@@ -62,12 +62,18 @@ impl Appended {
 
     /// Makes a run write rows of new and changed records only, into their own file, with fields in the order
     /// of the columns: those of an input may have any order.
-    pub(super) fn redirect(&self, options: &mut RecordOptions) {
+    ///
+    /// # Errors
+    /// If the output cannot be read.
+    pub(super) fn redirect(&self, options: &mut RecordOptions) -> Result<()> {
         if let Input::Files(_, fields) = &mut options.input {
-            fields.keep.sort_by_key(|kept| self.records.column_index(&kept.output));
+            let names = self.records.names(&self.file)?;
+            let place = |name: &str| names.iter().position(|column| column == name).unwrap_or(usize::MAX);
+            fields.keep.sort_by_key(|kept| place(&kept.output));
         }
         options.output = Target::File(self.added.clone());
         options.append = Some(Append { file: Some(self.file.clone()), records: self.records.clone() });
+        Ok(())
     }
 
     /// Joins the rows of the output that stay and the new rows, and removes the file of the new rows. If the

@@ -22,7 +22,7 @@ pub fn embed(mut options: EmbedOptions) -> Result<ExitStatus> {
     let append = options.records.append.as_ref();
     let file = append.map(|append| Appended::open(&options.records, append)).transpose()?.flatten();
     let Some(file) = file else { return embed_records(&options)?() };
-    file.redirect(&mut options.records);
+    file.redirect(&mut options.records)?;
     let report = embed_records(&options)?;
     file.finish(&options.records)?;
     report()
