@@ -20,7 +20,6 @@ use crate::nn::{OutputKind, Pooling};
 use crate::rows::OutputDtype;
 use crate::run::embed::EmbedOptions;
 use crate::run::records::{Append, RecordOptions};
-use crate::store::Target;
 use crate::task::{OnLong, VectorOptions};
 use crate::text::Chunking;
 
@@ -61,8 +60,9 @@ pub(super) struct EmbedArgs {
     pub cache: Option<PathBuf>,
 
     /// Write what a run would take to standard output: rows, tokens, truncated texts, time; all records are
-    /// read and tokenized, a few are encoded, and no file is written
-    #[arg(long, conflicts_with_all = ["append", "resume", "restart", "stats", "cache"], help_heading = "Output")]
+    /// read and tokenized, a few are encoded, and no file is written. With --append, of new and changed
+    /// records only
+    #[arg(long, conflicts_with_all = ["resume", "restart", "stats", "cache"], help_heading = "Output")]
     pub dry_run: bool,
 
     /// Field or column of the second text of a pair
@@ -151,7 +151,6 @@ pub(super) fn options(args: EmbedArgs) -> Result<EmbedOptions> {
         append: args.append.then(|| Append::new(Changes { update: args.update, delete: args.delete })),
         cache: args.cache,
         dry_run: args.dry_run,
-        output: if args.dry_run { Target::Stdout } else { records.output },
         vector_column: args.vector_column,
         id_column: args.id_column,
         ..records

@@ -194,7 +194,12 @@ pub(super) fn records(
             (_, true) => StartMode::Restart,
             _ => StartMode::Fresh,
         },
-        selection: Selection { skip_empty: args.skip_empty, limit: args.limit, shard: args.shard },
+        selection: Selection {
+            skip_empty: args.skip_empty,
+            limit: args.limit,
+            shard: args.shard,
+            numbers_queries: false,
+        },
         append: None,
         dry_run: false,
         cache: None,

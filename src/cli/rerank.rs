@@ -25,6 +25,7 @@ Examples:
   sconce rerank -m ./model --query \"a lamp\" -i passages.jsonl --top-k 10       the ten best, sorted
   sconce rerank -m ./model --queries queries.jsonl -i passages.parquet --top-k 10 -o best.parquet
   sconce rerank -m ./model --query-field query -i pairs.parquet -o scores.parquet
+  sconce rerank -m ./model --query-field query_text -i hits.jsonl --keep query_id --top-k 10    of search --query-text
   sconce rerank --query \"a lamp\" -i notes --input-format files --chunk 128 --keep text --top-k 10    the ten best chunks
   sconce rerank --query \"a lamp\" \"a light\" \"a key\"                           by the similarity of vectors";
 
@@ -52,7 +53,8 @@ pub(super) struct RerankArgs {
 
     /// Field or column of the query
     ///
-    /// Each record has it, or with --queries each query [default with --queries: text]
+    /// Each record has it, or with --queries each query [default with --queries: text]. With --top-k, records
+    /// with the same query are ranked together
     #[arg(
         id = "record_query_field",
         long = "query-field",
@@ -105,16 +107,13 @@ pub(super) fn options(args: RerankArgs) -> Result<RerankOptions> {
     let queries = match (&args.query, &args.queries) {
         (Some(query), _) => RerankQueries::One(query.clone()),
         (None, Some(path)) => query_files(path, args.query_field.clone(), &args)?,
-        (None, None) if args.top_k.is_some() => bail!(UsageError(
-            "--top-k: with --query-field alone, each record has a query of its own; remove --top-k, or pass one --query or --queries \
-             FILE for all records"
-                .into()
-        )),
         (None, None) => RerankQueries::OfRecords,
     };
     let query_field = args.query_field.filter(|_| args.queries.is_none());
     let chunking = args.chunks.chunking(false)?;
-    let records = records(args.records, model, ("--query-field", query_field), &args.model.verbosity)?;
+    let mut records = records(args.records, model, ("--query-field", query_field), &args.model.verbosity)?;
+    // The records of each of their queries are ranked among themselves.
+    records.selection.numbers_queries = args.top_k.is_some() && matches!(queries, RerankQueries::OfRecords);
     Ok(RerankOptions {
         records: RecordOptions { chunks: chunking.is_some(), ..records },
         queries,

@@ -15,7 +15,7 @@ use super::records::is_stdin;
 use super::resolve::{self, console, embedding_model, inputs, table};
 use crate::error::UsageError;
 use crate::formats::TableFormat;
-use crate::input::{self, Fields, Filter};
+use crate::input::{self, Fields, Filter, InputPath};
 use crate::load::ModelOptions;
 use crate::model::modules::Role;
 use crate::named::Named;
@@ -192,6 +192,12 @@ pub(super) struct SearchArgs {
     #[arg(id = "shown_columns", long = "keep", value_name = "NAME", num_args = 1.., value_delimiter = ',', help_heading = "Neighbours")]
     pub keep: Option<Vec<String>>,
 
+    /// Write the text of the query in each row, as query_text
+    ///
+    /// sconce rerank --query-field query_text ranks the rows of each query again
+    #[arg(long, conflicts_with = "query_vectors", help_heading = "Output")]
+    pub query_text: bool,
+
     #[command(flatten)]
     pub table: TableArgs,
 
@@ -226,9 +232,15 @@ pub(super) fn options(mut args: SearchArgs) -> Result<SearchOptions> {
     };
     let console = console(&args.model.verbosity);
     let (format, output) = table(&args.table)?;
+    if args.query_text && format == TableFormat::Text {
+        bail!(UsageError(
+            "--query-text writes a column, which a page for people does not have; pass --output-format jsonl, csv or parquet"
+                .into()
+        ));
+    }
     let (found, query) = find_files(&args.path, std::mem::take(&mut args.query), args.are_texts)?;
     args.query = query;
-    hint_at_files(&args.query, &console);
+    hint_at_files(&args, &found, &console);
     let searched = match found {
         SearchPaths::Vectors(paths) => {
             refuse_text_options(&args)?;
@@ -251,6 +263,7 @@ pub(super) fn options(mut args: SearchArgs) -> Result<SearchOptions> {
         weights,
         value_field: args.value_field,
         keep: args.keep,
+        query_text: args.query_text,
         format,
         output,
         model: ModelOptions { only_queries, ..embedding_model(&args.model, &args.vectors)? },
@@ -298,9 +311,11 @@ fn texts(
     };
     let inputs = input::find(paths, Some(input::Format::Files), &filter);
     let mut sources = inputs.map_err(|error| UsageError(error.to_string().replace("--input ", "")))?.sources;
-    // Paths may name a file twice.
-    let mut seen = HashSet::new();
-    sources.retain(|source| seen.insert(source.path.to_string()));
+    if paths.len() > 1 {
+        // They may name a file twice, or directories one of which holds another.
+        let mut seen = HashSet::new();
+        sources.retain(|source| seen.insert(identity(&source.path)));
+    }
     Ok(SearchedTexts {
         name,
         sources,
@@ -313,6 +328,14 @@ fn texts(
         },
         context: args.context.map(|lines| lines as usize),
     })
+}
+
+/// What is the same for all names of a file.
+fn identity(path: &InputPath) -> PathBuf {
+    match path {
+        InputPath::File(path) => path.canonicalize().unwrap_or_else(|_| path.clone()),
+        InputPath::Stdin => path.to_string().into(),
+    }
 }
 
 /// Refuses options that only apply to texts.
@@ -343,11 +366,22 @@ fn chunk_help() -> String {
     )
 }
 
-/// Prints a hint if a query is the path of a file.
-fn hint_at_files(texts: &[String], console: &Console) {
-    if let Some(name) = texts.iter().find(|text| Path::new(text).is_file()) {
+/// Prints a hint if a query is the path of a file, or if what may be the only query is taken as a path.
+fn hint_at_files(args: &SearchArgs, found: &SearchPaths, console: &Console) {
+    if let Some(name) = args.query.iter().find(|text| Path::new(text).is_file()) {
         console.note(format!(
             "hint: {name:?} is taken as a query; pass --queries {name} to search for the texts in the file"
+        ));
+    }
+    let has_queries = !args.query.is_empty() || args.queries.is_some() || args.query_vectors.is_some();
+    let (SearchPaths::Texts(paths) | SearchPaths::Vectors(paths)) = found;
+    if let [_, .., last] = &paths[..]
+        && !has_queries
+        && std::io::stdin().is_terminal()
+    {
+        console.note(format!(
+            "hint: {} exists, and is searched; to search for the word, write it as a line of standard input",
+            last.display()
         ));
     }
 }

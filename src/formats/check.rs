@@ -141,11 +141,22 @@ fn check_kept_columns(schema: &OutputSchema) -> Result<()> {
         if kept[..i].iter().any(|other| other.name == name) {
             bail!("--keep names {name:?} twice; name it once, or copy a field under another name: NAME=AS");
         }
-        if name == metadata.id_column() || is_written(schema, name) {
-            bail!(already_a_column(name));
+    }
+    let is_taken = |name: &&str| *name == metadata.id_column() || is_written(schema, name);
+    let taken: Vec<&str> = kept.iter().map(|column| column.name.as_str()).filter(is_taken).collect();
+    match taken[..] {
+        [] => Ok(()),
+        [name] => bail!(already_a_column(name)),
+        // Most likely by '*': one sentence names all of them.
+        _ => {
+            let renamed: Vec<String> = taken.iter().map(|name| format!("{name}=AS")).collect();
+            bail!(
+                "--keep: {} are already output columns; copy the fields under other names, beside '*' as well: --keep {}",
+                taken.join(", "),
+                renamed.join(" ")
+            )
         }
     }
-    Ok(())
 }
 
 /// The error for a kept field under the name of a column that Sconce writes itself.

@@ -112,7 +112,7 @@ impl Estimate {
     /// The report, a line for each count that is not 0.
     pub fn report(&self) -> String {
         let max_length = self.policy.max_length;
-        let Stats { rows, tokens, truncated, truncated_tokens, empty, null_rows, .. } = self.stats;
+        let Stats { rows, tokens, truncated, truncated_tokens, empty, null_rows, unchanged, .. } = self.stats;
         let mut lines = format!("rows       {}\n", thousands(rows));
         let mut line = |name: &str, count: u64, text: String| {
             if count > 0 {
@@ -121,6 +121,7 @@ impl Estimate {
         };
         let skipped = self.stats.skipped_records();
         line("skipped", skipped, counted(skipped, "record"));
+        line("unchanged", unchanged, counted(unchanged, "record"));
         line("null", null_rows, format!("{} of the rows", thousands(null_rows)));
         line("empty", empty, counted(empty, "text"));
         line("tokens", 1, format!("{}, at most {max_length} per text", thousands(tokens)));

@@ -27,6 +27,8 @@ pub(super) struct RawRecord {
     pub hash: Option<u128>,
     /// Whether the output has the rows of the record already.
     pub is_unchanged: bool,
+    /// The number of its own query, if those are numbered.
+    pub query: Option<usize>,
     /// The cursor after the record.
     pub end: Cursor,
     /// Whether the record is the last row of a record batch of an Arrow stream.
@@ -56,7 +58,7 @@ pub(super) struct RecordMeta {
     pub is_empty: bool,
     /// The result of tokenizing.
     pub outcome: Outcome,
-    /// The index of the query that the text was tokenized with.
+    /// The index of the query that the text was tokenized with, or the number of the record's own.
     /// [`TaskRow::query`](crate::engine::TaskRow::query) takes precedence.
     pub query: usize,
     /// The cursor after the record.

@@ -88,7 +88,7 @@ fn read(
     let (mut group, mut bytes) = (Vec::new(), 0);
     loop {
         match source.next() {
-            Some(Ok(SourceEntry { entry, position, ends_batch, hash, is_unchanged })) => {
+            Some(Ok(SourceEntry { entry, position, ends_batch, hash, is_unchanged, query })) => {
                 cursor = if is_resumable {
                     cursor.after(&entry, position)
                 } else {
@@ -98,7 +98,7 @@ fn read(
                 let (entry, size) = refuse_large(entry, budget.record_bytes);
                 bytes += size;
                 let end = cursor.clone();
-                group.push(RawRecord { entry, is_selected, hash, is_unchanged, end, ends_batch });
+                group.push(RawRecord { entry, is_selected, hash, is_unchanged, query, end, ends_batch });
                 if group.len() >= max_records || bytes >= GROUP_BYTES || ends_batch {
                     bytes = 0;
                     if !send(mem::take(&mut group)) {

@@ -1,6 +1,6 @@
 //! The records of a run, the first of which can be inspected before they are processed.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -13,6 +13,7 @@ use crate::error::UsageError;
 use crate::input::{Entries, Entry, ReadLimit, Record};
 use crate::named::names;
 use crate::rows::field::{FieldValue, json_bytes};
+use crate::store::Digest;
 
 /// What to do with a record whose text is null.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -37,6 +38,8 @@ pub struct Selection {
     pub limit: Option<u64>,
     /// Process only this part of those records (`--shard`).
     pub shard: Option<Shard>,
+    /// Number the second texts of records: those of equal ones are ranked together.
+    pub numbers_queries: bool,
 }
 
 /// How fast records arrive.
@@ -65,6 +68,8 @@ pub struct SourceEntry {
     pub hash: Option<u128>,
     /// Whether the output has the rows of the record already.
     pub(super) is_unchanged: bool,
+    /// The number of its second text, counted in the order in which they first occur, if they are numbered.
+    pub(super) query: Option<usize>,
 }
 
 /// The input of a run, which is open but not read.
@@ -122,6 +127,7 @@ impl OpenInput {
             start: Cursor::default(),
             entries_read: 0,
             known,
+            queries: HashMap::new(),
         }
     }
 }
@@ -139,6 +145,8 @@ pub struct RecordSource {
     entries_read: u64,
     /// The records that the output has rows of already (`--append`).
     known: Option<KnownRecords>,
+    /// The numbers of second texts, by the first 128 bits of their SHA-256.
+    queries: HashMap<u128, usize>,
 }
 
 /// Maximum number of records to peek at. Fixed, so that the inferred columns do not depend on how a run is
@@ -291,6 +299,13 @@ impl RecordSource {
                 Err(error) => return Some(Err(error)),
             }
         }
+        if let Ok(next) = &mut next
+            && let Entry::Record(Record { pair: Some(query), .. }) = &next.entry
+            && self.input.selection.numbers_queries
+        {
+            let number = self.queries.len();
+            next.query = Some(*self.queries.entry(Digest::of(query).first_bits()).or_insert(number));
+        }
         Some(next)
     }
 
@@ -298,7 +313,9 @@ impl RecordSource {
         let entries = &mut self.input.entries;
         let entry = entries.next()?;
         let (position, ends_batch) = (entries.bytes_read(), entries.ends_stream_batch());
-        Some(entry.map(|entry| SourceEntry { entry, position, ends_batch, hash: None, is_unchanged: false }))
+        let of_entry =
+            |entry| SourceEntry { entry, position, ends_batch, hash: None, is_unchanged: false, query: None };
+        Some(entry.map(of_entry))
     }
 }
 

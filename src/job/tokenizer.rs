@@ -30,7 +30,7 @@ impl<T: Task> Tokenizing<T> {
     /// Tokenizes a record. A text of many chunks is returned in parts, and a text with several queries in a
     /// part for each.
     pub(super) fn prepare(&self, record: RawRecord) -> Vec<PreparedRecord> {
-        let RawRecord { entry, is_selected, hash, is_unchanged, end, ends_batch } = record;
+        let RawRecord { entry, is_selected, hash, is_unchanged, query: own_query, end, ends_batch } = record;
         let meta = |location, outcome| RecordMeta {
             location,
             id: None,
@@ -78,7 +78,7 @@ impl<T: Task> Tokenizing<T> {
                 kept: kept.clone(),
                 chunk_texts,
                 is_empty,
-                query,
+                query: own_query.unwrap_or(query),
                 is_last,
                 ends_batch: ends_batch && is_last,
                 ..meta(location.clone(), outcome)

@@ -34,6 +34,8 @@ pub const VALUES: &str = "values";
 pub const QUERY: &str = "query";
 /// The id of the query of a row.
 pub const QUERY_ID: &str = "query_id";
+/// The text of the query of a row.
+pub const QUERY_TEXT: &str = "query_text";
 /// The place of a row among all that are sorted by their scores.
 pub const RANK: &str = "rank";
 /// A score.

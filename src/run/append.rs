@@ -1,6 +1,7 @@
 //! `embed --append`: rows of new and changed records are written to a file of their own, which is joined with
 //! the rows of the output that stay at the end.
 
+use std::mem;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -25,16 +26,47 @@ pub(super) struct Appended {
     records: Arc<FileRecords>,
 }
 
+/// Makes a dry run of `--append` count the records that are new or changed only. Nothing is locked, as
+/// nothing is written.
+pub(super) fn estimate(options: &mut RecordOptions) -> Result<()> {
+    let output = mem::replace(&mut options.output, Target::Stdout);
+    let (Some(append), Target::File(file)) = (&options.append, output) else { return Ok(()) };
+    check_format(options)?;
+    if file.exists() {
+        let records = FileRecords::read(&file, options.hashed_rows(), append.records.changes)?;
+        compare_with(options, &file, &Arc::new(records))?;
+    }
+    Ok(())
+}
+
+/// Makes a run take records that the file has for unchanged, with fields in the order of its columns: those
+/// of an input may have any order.
+fn compare_with(options: &mut RecordOptions, file: &Path, records: &Arc<FileRecords>) -> Result<()> {
+    if let Input::Files(_, fields) = &mut options.input {
+        let names = records.names(file)?;
+        let place = |name: &str| names.iter().position(|column| column == name).unwrap_or(usize::MAX);
+        fields.keep.sort_by_key(|kept| place(&kept.output));
+    }
+    options.append = Some(Append { file: Some(file.to_owned()), records: records.clone() });
+    Ok(())
+}
+
+/// Refuses formats whose rows have no place for the hash of a record.
+fn check_format(options: &RecordOptions) -> Result<()> {
+    if options.format.has_columns() {
+        return Ok(());
+    }
+    bail!(UsageError(format!(
+        "--append needs a column for the hash of each record, which {} does not have; write jsonl, csv, parquet or arrow",
+        options.format
+    )))
+}
+
 impl Appended {
     /// Locks the output and reads the hashes of its records, if there is an output that rows can be appended
     /// to.
     pub(super) fn open(options: &RecordOptions, append: &Append) -> Result<Option<Self>> {
-        if !options.format.has_columns() {
-            bail!(UsageError(format!(
-                "--append needs a column for the hash of each record, which {} does not have; write jsonl, csv, parquet or arrow",
-                options.format
-            )));
-        }
+        check_format(options)?;
         // The run that writes the new rows compares this output with the files that it reads.
         let lock = OutputLock::acquire(&options.output)?.check("--output", &ReadFiles::default())?;
         let Some(sidecars) = lock.sidecars() else {
@@ -60,20 +92,13 @@ impl Appended {
         Ok(Some(Appended { lock, file, added, records: Arc::new(records) }))
     }
 
-    /// Makes a run write rows of new and changed records only, into their own file, with fields in the order
-    /// of the columns: those of an input may have any order.
+    /// Makes a run write rows of new and changed records only, into their own file.
     ///
     /// # Errors
     /// If the output cannot be read.
     pub(super) fn redirect(&self, options: &mut RecordOptions) -> Result<()> {
-        if let Input::Files(_, fields) = &mut options.input {
-            let names = self.records.names(&self.file)?;
-            let place = |name: &str| names.iter().position(|column| column == name).unwrap_or(usize::MAX);
-            fields.keep.sort_by_key(|kept| place(&kept.output));
-        }
         options.output = Target::File(self.added.clone());
-        options.append = Some(Append { file: Some(self.file.clone()), records: self.records.clone() });
-        Ok(())
+        compare_with(options, &self.file, &self.records)
     }
 
     /// Joins the rows of the output that stay and the new rows, and removes the file of the new rows. If the

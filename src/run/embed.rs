@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::append::Appended;
+use super::append::{self, Appended};
 use super::records::{Report, ResolvedOptions, Setup, TaskOptions, of_chunks, write_rows};
 use crate::job::ExitStatus;
 use crate::load::load_embedding_or_sparse;
@@ -19,6 +19,10 @@ pub type EmbedOptions = TaskOptions<VectorOptions>;
 /// # Errors
 /// If the input, the model or the output fails. [`crate::job::Interrupted`] if the user interrupts the run.
 pub fn embed(mut options: EmbedOptions) -> Result<ExitStatus> {
+    if options.records.dry_run {
+        append::estimate(&mut options.records)?;
+        return embed_records(&options)?();
+    }
     let append = options.records.append.as_ref();
     let file = append.map(|append| Appended::open(&options.records, append)).transpose()?.flatten();
     let Some(file) = file else { return embed_records(&options)?() };

@@ -144,6 +144,11 @@ impl BiEncoder {
             TokenizeError::Failed(reason) => TokenizeError::Failed(format!("has a query that {reason}")),
             TokenizeError::NoTokens => TokenizeError::NoTokens,
         })?;
+        if query.as_ref().is_some_and(|query| !self.encoder.keeps_tokens(query)) {
+            return Err(TokenizeError::Failed(
+                "has a query all of whose tokens are on the model's skiplist; choose another".into(),
+            ));
+        }
         let text = self.encoder.tokenize(&TaskInput { pair: None, query: None, ..*input })?;
         Ok(TokenizedText { query, ..text })
     }

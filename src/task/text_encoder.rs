@@ -98,6 +98,15 @@ impl TextEncoder {
         true
     }
 
+    /// Whether a text will have any vector: in a multi-vector model, not all of its tokens may be on the
+    /// skiplist.
+    pub(super) fn keeps_tokens(&self, text: &TokenizedText) -> bool {
+        match self {
+            TextEncoder::Dense(encoder) => encoder.keeps_tokens(text),
+            TextEncoder::Sparse(_) => true,
+        }
+    }
+
     /// A text to compare others with.
     ///
     /// # Errors

@@ -41,7 +41,7 @@ pub enum SearchPaths {
 /// What arguments name that can be searched, and the rest of the arguments, which are queries.
 ///
 /// `first` names vectors if it is a vector file, or a directory all of whose files are such files or beside
-/// them; so do all arguments after it up to the first that is no vector file. The ledgers and the metadata
+/// them, see [`has_only_vectors`]; so do all arguments after it up to the first that is no vector file. The ledgers and the metadata
 /// beside vector files are left out. Otherwise, or with `are_texts`, it names texts; so do the arguments
 /// after it that exist.
 pub fn find_files(
@@ -80,13 +80,27 @@ fn is_text(path: &Path) -> bool {
     }
 }
 
-/// Whether a directory has vector files and no others, but for those beside them and hidden ones.
+/// Whether a directory has vector files and no others, but for those beside them, hidden ones, and JSON
+/// beside a file that can be read as vectors, such as the summary of the run that wrote it.
 fn has_only_vectors(directory: &Path) -> bool {
     let is_hidden =
         |path: &Path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
     let entries = fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path());
     let shown: Vec<PathBuf> = entries.filter(|path| !is_hidden(path)).collect();
-    !shown.is_empty() && shown.iter().all(|path| is_vector_file(path) || is_sidecar(path))
+    let (json, others): (Vec<&PathBuf>, Vec<&PathBuf>) =
+        shown.iter().partition(|path| !is_sidecar(path) && path.is_file() && has_extension(path, "json"));
+    let has_vectors = || {
+        others
+            .iter()
+            .any(|path| is_vector_file(path) && VectorFile::open_any(path, VectorField::Auto).is_ok())
+    };
+    !others.is_empty()
+        && others.iter().all(|path| is_vector_file(path) || is_sidecar(path))
+        && (json.is_empty() || has_vectors())
+}
+
+fn has_extension(path: &Path, extension: &str) -> bool {
+    path.extension().is_some_and(|found| found.eq_ignore_ascii_case(extension))
 }
 
 /// The number of vector files directly in a directory.

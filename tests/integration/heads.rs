@@ -346,11 +346,50 @@ fn queries_of_a_file_are_refused_if_they_cannot_be_used() {
     refused(&["--queries", &queries, "--query-field", "q", "a"], 1, &["no field \"q\"", "--query-field"]);
     let of_records = ["-i", &passages, "--query-field", "q"];
     refused(&of_records, 1, &["\"q\"", "with --query-field"]);
-    let ranked = [&of_records[..], &["--top-k", "2"]].concat();
-    refused(&ranked, 2, &["--top-k: with --query-field alone", "pass one --query or --queries FILE"]);
     refused(&["--queries", &queries, "-o", &queries, "a"], 2, &["is also the file of --queries"]);
     let args = ["--queries", &queries, "-i", &passages, "--keep", "query"];
     refused(&args, 2, &["--keep query", "already an output column"]);
+}
+
+/// The records of each query, wherever they are, have the ranks of a run with that query and its records.
+#[test]
+fn records_with_the_same_query_are_ranked_together() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let queries = ["a key in the dark", "a light", "wick"];
+    let words = ["wick", "lamp", "attention", "query"];
+    let record = |i: usize| {
+        let text = format!("lamp {} {}", words[i % 4].repeat(1 + i % 3), "key ".repeat(i % 7));
+        json!({"text": text, "year": i, "q": queries[i * i % 3]})
+    };
+    let write = |name: &str, records: &[Value]| {
+        fs::write(at(name), records.iter().map(|record| format!("{record}\n")).collect::<String>()).unwrap();
+    };
+    let records: Vec<Value> = (0..90).map(record).collect();
+    write("pairs.jsonl", &records);
+    for model in [fixture("heads").join("cross-encoder-bert"), fixture("bert-tiny")] {
+        let rerank = |args: &[&str]| {
+            let mut command = sconce();
+            command.arg("rerank").arg("-m").arg(&model).args(["--keep", "q", "year"]).args(args);
+            rows(&command.output().unwrap())
+        };
+        let mut expected = Vec::new();
+        // The square of a number is 0 or 1 modulo 3: no record has the third query.
+        for query in &queries[..2] {
+            let own: Vec<Value> = records.iter().filter(|record| record["q"] == *query).cloned().collect();
+            write("own.jsonl", &own);
+            for mut row in rerank(&["-i", &at("own.jsonl"), "--query", query, "--top-k", "4"]) {
+                row["index"] = row["year"].clone();
+                expected.push(row);
+            }
+        }
+        assert_eq!(expected.len(), 8);
+        for batch in ["37", "2048"] {
+            let pairs = at("pairs.jsonl");
+            let args = ["-i", &pairs, "--query-field", "q", "--top-k", "4", "--batch-tokens", batch];
+            assert_eq!(rerank(&args), expected, "{}", model.display());
+        }
+    }
 }
 
 /// Pairs of one Parquet file, and queries and texts of two, into Parquet with typed columns.
@@ -598,6 +637,29 @@ fn a_killed_classification_is_resumed() {
         command: &|| run("classify", "bert", &["--on-error", "skip", "--top-k", "2"]),
         input: &input,
         formats: &["jsonl", "parquet"],
+        code: 3,
+        changed: (&["--raw"], &["--raw has changed", "--restart"]),
+    });
+}
+
+/// The queries of records keep their numbers, also where the first record of one has no row.
+#[test]
+fn a_killed_ranking_of_each_query_is_resumed() {
+    const RECORDS: usize = 40_000;
+    let folder = tempfile::tempdir().unwrap();
+    let lines = (0..RECORDS).map(|i| match i % 97 {
+        0 => format!("{{\"text\": 7, \"q\": \"lamp {i}\"}}\n"),
+        _ => {
+            format!("{{\"text\": \"{}burns {i}\", \"q\": \"lamp {}\"}}\n", "the wick ".repeat(i % 5), i / 90)
+        }
+    });
+    let input = folder.path().join("pairs.jsonl");
+    fs::write(&input, lines.collect::<String>()).unwrap();
+    let args = ["--on-error", "skip", "--query-field", "q", "--keep", "q", "--top-k", "2"];
+    support::assert_resumes(&support::KilledRun {
+        command: &|| run("rerank", "cross-encoder-bert", &args),
+        input: &input,
+        formats: &["jsonl"],
         code: 3,
         changed: (&["--raw"], &["--raw has changed", "--restart"]),
     });

@@ -297,6 +297,34 @@ fn faults_in_the_files_are_named() {
     assert_eq!(rows(&output)[0]["tokens"], 32, "{}", stderr(&output));
 }
 
+/// A query of a record without any vector concerns that record, and a request, only.
+#[test]
+fn a_query_whose_tokens_are_all_on_the_skiplist_is_refused_by_itself() {
+    let folder = tempfile::tempdir().unwrap();
+    copy_folder(&model("native"), folder.path());
+    let path = folder.path().join("2_MultiVectorMask/config.json");
+    let mut fields: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    fields["skiplist_tasks"] = json!(["query", "document"]);
+    fields["skiplist_words"] = json!(["[CLS]", "[SEP]", "[MASK]", "query", "the", "lamp"]);
+    fs::write(&path, fields.to_string()).unwrap();
+    let input = folder.path().join("pairs.jsonl");
+    let lines = ["a key", "lamp", "a wick"].map(|query| json!({"text": "a key", "q": query}).to_string());
+    fs::write(&input, lines.join("\n")).unwrap();
+    let args = ["-i", input.to_str().unwrap(), "--query-field", "q"];
+    let reason = "has a query all of whose tokens are on the model's skiplist";
+    assert_fails(&run("rerank", folder.path(), &args), 1, &["pairs.jsonl line 2", reason]);
+    let skipped = run("rerank", folder.path(), &[&args[..], &["--on-error", "skip"]].concat());
+    assert_eq!(skipped.status.code(), Some(3), "{}", stderr(&skipped));
+    assert_eq!(String::from_utf8_lossy(&skipped.stdout).lines().count(), 2);
+
+    let name = folder.path().to_str().unwrap();
+    let server = support::serving::Server::start(&[name], &[]);
+    let answer = server.post("/tasks/rerank", &json!({"query": "lamp", "texts": ["a key"]}));
+    assert_eq!(answer.status, 400, "{}", answer.body);
+    assert!(answer.body.contains(reason), "{}", answer.body);
+    server.stop();
+}
+
 /// The scores of every query and document, read back from a search of all rows.
 fn searched(args: &[&str], queries: usize, documents: usize) -> Vec<f32> {
     let output = sconce().arg("search").args(args).output().expect("sconce starts");

@@ -936,6 +936,8 @@ fn unsupported_options_are_refused() {
                 &[&format!("--keep {name}"), "is already an output column"],
             );
         }
+        let several = ["--keep: tokens, scale are already output columns", "--keep tokens=AS scale=AS"];
+        refused(keep(format, &["tokens", "year", "scale"]), &several);
         refused(keep(format, &["year", "title", "year"]), &["--keep", "\"year\" twice"]);
         formats::check(&keep(format, &["year", "e16", "e01", "e", "Index"])).unwrap();
     }

@@ -302,6 +302,28 @@ fn queries_come_from_arguments_files_and_standard_input() {
     assert_eq!(rows(&piped), expected);
 }
 
+/// What it takes to rank the neighbours of each query again.
+#[test]
+fn rows_have_the_text_of_their_query_if_asked() {
+    let folder = tempfile::tempdir().unwrap();
+    let corpus = embedded(folder.path(), "corpus.parquet", &[]);
+    let queries = folder.path().join("queries.jsonl");
+    let texts = ["a key", "the lamp\nis on"];
+    let lines = texts.map(|text| format!("{}\n", serde_json::json!({"text": text, "id": 7})));
+    std::fs::write(&queries, lines.concat()).unwrap();
+    let args = ["--queries", queries.to_str().unwrap(), "-k", "2", "--dimensions", "32"];
+    let plain = search_rows(&corpus, &args);
+    let found = search_rows(&corpus, &[&args[..], &["--query-text"]].concat());
+    assert_eq!(found.len(), 4);
+    for (mut row, plain) in found.into_iter().zip(plain) {
+        let text = row.as_object_mut().unwrap().remove("query_text").unwrap();
+        assert_eq!(text, texts[row["query"].as_u64().unwrap() as usize]);
+        assert_eq!(row, plain);
+    }
+    let refused = search(&corpus, ["--query-text", "--output-format", "text", "a"]);
+    assert_fails(&refused, 2, &["--query-text", "pass --output-format jsonl, csv or parquet"]);
+}
+
 #[test]
 fn a_text_finds_itself_and_the_vector_of_embed() {
     let folder = tempfile::tempdir().unwrap();

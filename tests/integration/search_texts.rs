@@ -208,6 +208,18 @@ fn what_is_not_text_is_left_out_and_counted() {
     );
 }
 
+/// Paths that name a file more than once count it once.
+#[test]
+fn a_file_of_several_paths_is_searched_once() {
+    let folder = Folder::new();
+    let expected = folder.places(&[]).0;
+    for paths in [&["docs", "./docs"][..], &["docs", "docs/deep", "docs/../docs/lamp.md"]] {
+        let args = ["a lamp", "-k", "1000", "--output-format", "jsonl"];
+        let found = rows(&folder.run(&[paths, &args].concat()));
+        assert_eq!(found, expected, "{paths:?}");
+    }
+}
+
 fn files_of_both(found: &[Value]) -> Vec<String> {
     files(found).into_iter().collect()
 }
@@ -264,6 +276,12 @@ fn vectors_are_told_from_texts() {
         assert_eq!(kind(&[path, "a lamp"]), expected, "{path}");
     }
     assert_eq!(kind(&["vectors.jsonl", "a lamp", "--texts"]), "texts");
+    // JSON beside vectors is that of the run that wrote them; beside other tables, it may be a text.
+    folder.write("shards/stats.json", "{\"rows\": 2}");
+    assert_eq!(kind(&["shards", "a lamp"]), "vectors");
+    folder.write("tables/a.csv", "name,value\nlamp,2\n");
+    folder.write("tables/b.json", "{\"lamp\": 2}");
+    assert_eq!(kind(&["tables", "a lamp"]), "texts");
     // Text that may be vectors is an error, which names the option.
     folder.write("texts.jsonl", "{\"text\": \"a lamp\"}\n");
     assert_fails(

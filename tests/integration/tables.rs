@@ -183,6 +183,43 @@ fn a_dry_run_tells_what_the_run_then_does() {
     assert_fails(&stopped, 1, &["the run would stop", "in.jsonl line 2", "\"text\" is null"]);
 }
 
+/// Counts records that the output does not have, and those that differ only with --update.
+#[test]
+fn a_dry_run_of_append_counts_new_records() {
+    let folder = tempfile::tempdir().unwrap();
+    let (input, output) = (path(folder.path(), "in.jsonl"), path(folder.path(), "out.parquet"));
+    let lines = |texts: &[&str]| {
+        let line =
+            |(id, text): (usize, &&str)| format!("{{\"n\": 1.50, \"id\": {id}, \"text\": \"{text}\"}}\n");
+        fs::write(&input, texts.iter().enumerate().map(line).collect::<String>()).unwrap();
+    };
+    let append = |more: &[&str]| {
+        let found = run(&[&["-i", &input, "-o", &output, "--append", "--keep", "n"], more].concat());
+        (found.status.code(), stdout(&found), stderr(&found))
+    };
+    lines(&["a", "b"]);
+    let (code, report, _) = append(&["--dry-run"]);
+    assert_eq!((code, report.lines().next()), (Some(0), Some("rows       2")), "{report}");
+    assert_eq!(append(&[]).0, Some(0));
+    let before = fs::read(&output).unwrap();
+    lines(&["a", "b", "c d e"]);
+    let (code, report, error) = append(&["--dry-run"]);
+    let report: Vec<&str> = report.lines().collect();
+    assert_eq!((code, &report[..2]), (Some(0), &["rows       1", "unchanged  2 records"][..]), "{error}");
+    assert!(report[2].starts_with("tokens     5, "), "{report:?}");
+    lines(&["a", "other"]);
+    let (code, _, error) = append(&["--dry-run"]);
+    assert!(code == Some(1) && error.contains("pass --update"), "{error}");
+    let (code, report, _) = append(&["--dry-run", "--update"]);
+    assert_eq!((code, report.lines().next()), (Some(0), Some("rows       1")), "{report}");
+    let npy = path(folder.path(), "out.npy");
+    let refused = run(&["-i", &input, "-o", &npy, "--append", "--dry-run"]);
+    assert_fails(&refused, 2, &["--append needs a column"]);
+    assert_eq!(fs::read(&output).unwrap(), before);
+    let names = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name());
+    assert!(names.into_iter().all(|name| !name.to_string_lossy().contains("partial")));
+}
+
 #[test]
 fn directories_of_an_output_are_made_and_names_can_have_the_shard() {
     let folder = tempfile::tempdir().unwrap();

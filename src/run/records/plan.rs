@@ -137,10 +137,10 @@ fn content<T: ModelTask>(options: &RecordOptions, setup: &Setup<T>) -> Result<Co
 }
 
 /// Whether the digests of the model's files are used: in the manifest, in `--stats`, in the metadata of an
-/// Arrow stream, or for a cache.
+/// Arrow stream, for a cache, or for the hashes of records.
 fn needs_digests(options: &RecordOptions, output_is_stream: bool) -> bool {
     let is_in_output = options.stats.is_some() || options.format == OutputFormat::Arrow;
-    !output_is_stream || is_in_output || options.cache.is_some()
+    !output_is_stream || is_in_output || options.cache.is_some() || options.append.is_some()
 }
 
 /// The policy for records without a row.

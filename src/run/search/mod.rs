@@ -47,7 +47,7 @@ pub fn search(options: &SearchOptions) -> Result<()> {
     let output = output.map_or_else(|| open_output(options), Ok)?;
     let shown = results::ShownColumns::new(options, &file)?;
     options.conditions.apply(&mut file, &options.console)?;
-    let QueryVectors { vectors, ids, similarity, read } = queries::embed(options, &file)?;
+    let QueryVectors { vectors, columns, similarity, read } = queries::embed(options, &file)?;
     let lock = output.check("--output", &read)?;
     let noun = match file.representation() {
         Representation::Dense => "vector",
@@ -63,7 +63,7 @@ pub fn search(options: &SearchOptions) -> Result<()> {
     ));
     let found = scan::nearest(options, &file, rescored.as_ref(), similarity, &vectors)?;
     drop(vectors);
-    results::write(options, &file, &lock, &shown, &ids, found)
+    results::write(options, &file, &lock, &shown, &columns, found)
 }
 
 /// Opens the vector files.

@@ -38,6 +38,8 @@ pub struct SearchOptions {
     pub value_field: Option<String>,
     /// The columns of the file to show. `None`: all.
     pub keep: Option<Vec<String>>,
+    /// Whether rows have the text of their query.
+    pub query_text: bool,
     /// The destination of the neighbours.
     pub output: Target,
     /// The format of the output.

@@ -30,12 +30,20 @@ const BLOCK_ROWS: usize = 1024;
 pub(super) struct QueryVectors {
     /// The vector of each query.
     pub vectors: Vec<Encoded>,
-    /// The ids of the queries, if they have any.
-    pub ids: Option<Vec<Value>>,
+    /// The columns of the output that say which query a row is of, beside its index.
+    pub columns: QueryColumns,
     /// How they are compared with the rows of the file.
     pub similarity: Similarity,
     /// The files of the model that embedded them.
     pub read: ReadFiles,
+}
+
+/// What rows say of their query, beside its index.
+pub(super) struct QueryColumns {
+    /// The id of each query, if they have any.
+    pub ids: Option<Vec<Value>>,
+    /// The text of each query, if rows have it.
+    pub texts: Option<Vec<String>>,
 }
 
 /// Embeds or reads the queries, and checks that they can be compared with the vectors of the file.
@@ -70,12 +78,13 @@ pub(super) fn embed(options: &SearchOptions, file: &VectorFile) -> Result<QueryV
     };
     check_model(file, &model, &options.console)?;
     let engine = engine(encoder)?;
-    let texts: Vec<TaskInput> = texts.iter().map(|text| TaskInput::new(text)).collect();
+    let inputs: Vec<TaskInput> = texts.iter().map(|text| TaskInput::new(text)).collect();
     let unencoded =
         |i: usize, reason| format!("{} {reason}; shorten it, or pass --on-long truncate or mean", names[i]);
-    let embedded = EmbeddedTexts::embed(&engine, &texts).map_err(|error| of_text(error, unencoded))?;
+    let embedded = EmbeddedTexts::embed(&engine, &inputs).map_err(|error| of_text(error, unencoded))?;
     report(&embedded, engine.task().model().tokenizer.max_length(), &options.console);
-    Ok(QueryVectors { vectors: embedded.vectors, ids, similarity, read })
+    let columns = QueryColumns { ids, texts: options.query_text.then_some(texts) };
+    Ok(QueryVectors { vectors: embedded.vectors, columns, similarity, read })
 }
 
 /// How queries are compared: by the metric that the user chose, or else as their own files say.
@@ -146,7 +155,8 @@ fn read(options: &SearchOptions, file: &VectorFile, path: &Path) -> Result<Query
     };
     let own = file.metadata().get(Key::Similarity);
     let similarity = similarity(options.metric, file.representation(), own, file.name())?;
-    Ok(QueryVectors { vectors, ids, similarity, read: ReadFiles::default() })
+    let columns = QueryColumns { ids, texts: None };
+    Ok(QueryVectors { vectors, columns, similarity, read: ReadFiles::default() })
 }
 
 /// Checks that each row has a vector.

@@ -3,14 +3,15 @@
 use anyhow::{Result, bail};
 use serde_json::Value;
 
+use super::queries::QueryColumns;
 use super::weights::{number, weighted_mean};
 use super::{SearchOptions, Searched, places};
 use crate::error::UsageError;
 use crate::formats::{TableFormat, TableWriter};
 use crate::neighbours::Neighbour;
 use crate::rows::columns::{
-    CHUNK, END, END_LINE, FILE, ID, INDEX, LINE, NEIGHBOURS, QUERY, QUERY_ID, RANK, SCORE, START, VALUE,
-    WEIGHT,
+    CHUNK, END, END_LINE, FILE, ID, INDEX, LINE, NEIGHBOURS, QUERY, QUERY_ID, QUERY_TEXT, RANK, SCORE, START,
+    VALUE, WEIGHT,
 };
 use crate::rows::{ColumnType, FieldValue, KeptColumn};
 use crate::store::OutputLock;
@@ -60,7 +61,8 @@ impl ShownColumns {
                 names.map(|name| file.column(name, "--keep")).collect::<Result<Vec<_>>>()?
             }
         };
-        if let Some(column) = kept.iter().find(|column| OWN.contains(&&*columns[**column].name)) {
+        let is_own = |name: &str| OWN.contains(&name) || options.query_text && name == QUERY_TEXT;
+        if let Some(column) = kept.iter().find(|column| is_own(&columns[**column].name)) {
             let name = &columns[*column].name;
             bail!(UsageError(format!(
                 "{} has a column {name}, which is also one of the search; choose other columns with --keep",
@@ -80,13 +82,13 @@ pub(super) fn write(
     file: &VectorFile,
     lock: &OutputLock,
     shown: &ShownColumns,
-    ids: &Option<Vec<Value>>,
+    query_columns: &QueryColumns,
     found: Vec<Vec<Neighbour>>,
 ) -> Result<()> {
     if let (Some(texts), TableFormat::Text, None) = (options.searched.texts(), options.format, shown.value) {
         return places::write(options, texts, file, lock, &found);
     }
-    let mut rows = Rows { options, file, shown, ids, queries: found.len(), writer: None, lock };
+    let mut rows = Rows { options, file, shown, query_columns, queries: found.len(), writer: None, lock };
     let mut group: Vec<(usize, Vec<Neighbour>)> = Vec::new();
     let mut held = 0;
     for (query, neighbours) in found.into_iter().enumerate() {
@@ -107,7 +109,7 @@ struct Rows<'a> {
     file: &'a VectorFile,
     lock: &'a OutputLock,
     shown: &'a ShownColumns,
-    ids: &'a Option<Vec<Value>>,
+    query_columns: &'a QueryColumns,
     queries: usize,
     /// Opened with the first group, whose values tell the types of columns without one.
     writer: Option<TableWriter<'a>>,
@@ -198,9 +200,14 @@ impl Rows<'_> {
             return Vec::new();
         }
         let mut columns = vec![integers(QUERY, queries.clone())];
-        if let Some(ids) = self.ids {
-            let ids = queries.map(|query| ids[query].clone().into()).collect();
+        let QueryColumns { ids, texts } = self.query_columns;
+        if let Some(ids) = ids {
+            let ids = queries.clone().map(|query| ids[query].clone().into()).collect();
             columns.push((KeptColumn::new(QUERY_ID, ColumnType::Text), ids));
+        }
+        if let Some(texts) = texts {
+            let texts = queries.map(|query| Value::from(texts[query].as_str()).into()).collect();
+            columns.push((KeptColumn::new(QUERY_TEXT, ColumnType::Text), texts));
         }
         columns
     }

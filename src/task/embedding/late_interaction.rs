@@ -105,9 +105,7 @@ impl LateInteraction {
         tokens: impl Iterator<Item = (u32, &'a [f32])>,
         dimensions: usize,
     ) -> Vec<f32> {
-        let skips = self.config.skiplist_roles.contains(&role);
-        let tokens = tokens.skip(usize::from(self.config.skips_first_token));
-        let kept = tokens.filter(|(id, _)| !skips || self.skiplist.binary_search(id).is_err());
+        let kept = self.kept(role, tokens);
         let vectors = kept.flat_map(|(_, vector)| vector.iter().copied()).collect();
         match self.token_pooling(role) {
             Some(TokenPooling { factor, protected, normalize, .. }) => {
@@ -115,6 +113,18 @@ impl LateInteraction {
             }
             None => vectors,
         }
+    }
+
+    /// Whether a text of the tokens `ids` has any vector.
+    pub(super) fn keeps_any(&self, role: Role, ids: &[u32]) -> bool {
+        self.kept(role, ids.iter().map(|id| (*id, ()))).next().is_some()
+    }
+
+    /// The tokens that have vectors.
+    fn kept<T>(&self, role: Role, tokens: impl Iterator<Item = (u32, T)>) -> impl Iterator<Item = (u32, T)> {
+        let skips = self.config.skiplist_roles.contains(&role);
+        let tokens = tokens.skip(usize::from(self.config.skips_first_token));
+        tokens.filter(move |(id, _)| !skips || self.skiplist.binary_search(id).is_err())
     }
 
     /// The token pooling of texts of a role.

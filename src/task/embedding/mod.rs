@@ -221,6 +221,14 @@ impl Embedder {
         sequences.iter().map(select).collect()
     }
 
+    /// Whether a text will have any vector: in a multi-vector model, not all of its tokens may be left out.
+    pub(in crate::task) fn keeps_tokens(&self, text: &TokenizedText) -> bool {
+        self.late_interaction.as_ref().is_none_or(|late_interaction| {
+            let role = text.role.unwrap_or(late_interaction.role());
+            text.sequences.iter().any(|sequence| late_interaction.keeps_any(role, &sequence.tokens.ids))
+        })
+    }
+
     /// The vectors of a row after all steps, concatenated, in f32.
     pub(in crate::task) fn finished(&self, vectors: Vec<f32>, options: &RowOptions) -> Vec<f32> {
         match self.late_interaction {
