@@ -156,12 +156,14 @@ class Embedder(Model):
     def embed_tokens(self, texts: Texts, *, role: Role | None = None) -> list[TokenVectors]:
         """The vectors of the tokens of each text: those of the encoder without a prompt, or those that a model like ColBERT compares.
 
-        Texts over the limit are truncated with a TruncationWarning, or with `on_long="error"` of the embedder a SconceError.
+        Only the latter have roles. Texts over the limit are truncated with a TruncationWarning, or with `on_long="error"` of the embedder a SconceError.
         """
         texts, truncations = as_texts(texts), Truncations()
         has_own = self._info["model_type"]["embedding"]["pooling"] == "multi-vector"
         # There is no mean of tokens.
         options = {"on_long": "truncate" if self._options["on_long"] == "mean" else None, "role": role}
+        if not has_own and role is not None:
+            raise SconceError(f"role is {role!r}, but the tokens of {self.model} are embedded without a prompt; leave it out")
         if not has_own:
             options.update({"prompt": "", "pooling": "none"})
         rows = self._rows("embed", texts, options, truncations, characters=_TOKEN_CHARACTERS)
@@ -222,7 +224,10 @@ class Embedder(Model):
         """Vectors of floats: those of texts, whatever the embedder's `output_dtype`."""
         array = _vectors.as_array(of)
         if array is None:
-            array, truncations = self._embed(as_texts(of, name), {"role": role, "output_dtype": "f32"}, None, name)
+            # A prompt or a role that the embedder was made with is for all of its texts.
+            own = any(self._options[option] is not None for option in ("prompt", "prompt_name", "role"))
+            options = {"role": None if own else role, "output_dtype": "f32"}
+            array, truncations = self._embed(as_texts(of, name), options, None, name)
             truncations.warn()
         return array
 
@@ -233,8 +238,10 @@ class Embedder(Model):
 
         `queries` are texts or an array of vectors. `corpus` is an array of vectors, or one or several files of `sconce embed`, whose other
         columns are in the dictionaries, too; files that another model made are refused. Every row is scored. The signs of queries are
-        compared with those of a corpus of signs (`binary`, `ubinary`).
+        compared with those of a corpus of signs: an array of uint8, files, or of an embedder with `output_dtype="binary"` an array of int8.
         """
+        if isinstance(k, bool) or not isinstance(k, (int, np.integer)):
+            raise TypeError(f"k is {k!r}; pass a number from 1 on")
         if k < 1:
             raise ValueError(f"k is {k}; pass a number from 1 on")
         for name, given in (("queries", queries), ("corpus", corpus)):
@@ -251,7 +258,13 @@ class Embedder(Model):
         return search_files(self._command or find_command(), options, as_texts(queries, "queries") if array is None else array, corpus, k)
 
     def rerank(self, query: str, texts: Texts, *, top_k: int | None = None) -> list[Ranked]:
-        """The texts by their similarity with the query, best first: of vectors, of sparse vectors, or of those of tokens."""
+        """The texts by their similarity with the query, best first: of vectors, of sparse vectors, or of those of tokens.
+
+        Query and texts have the model's own prompts for these roles.
+        """
+        chosen = next((name for name in ("prompt", "prompt_name") if self._options[name] is not None), None)
+        if chosen is not None:
+            raise SconceError(f"{chosen} of the embedder is for all texts, but rerank() has prompts by role; use similarity() of embed()")
         truncations, found = Truncations(), list[Ranked]()
         for answer, start, end in self._ask("/rerank", as_texts(texts), {"query": as_text(query, "query")}):
             truncations.add(answer, start, end)

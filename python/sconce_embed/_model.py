@@ -155,9 +155,11 @@ class Model:
             truncations.add(answer, start, end)
             yield pa.ipc.open_stream(answer.body).read_all()
 
-    def _columns(self, task: str, columns: list[str], texts: Sequence[Any], options: dict[str, Any], **how: Any) -> list[dict[str, Any]]:
+    def _columns(
+        self, task: str, columns: list[str], texts: Sequence[Any], options: dict[str, Any], name: str = "texts", **how: Any
+    ) -> list[dict[str, Any]]:
         """What the rows of a task have in these columns."""
-        truncations, found = Truncations(), list[dict[str, Any]]()
+        truncations, found = Truncations(name), list[dict[str, Any]]()
         for rows in self._rows(task, texts, options, truncations, **how):
             found += rows.select(columns).to_pylist()
         truncations.warn()

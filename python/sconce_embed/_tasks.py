@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal, TypedDict, cast
 
 import numpy as np
@@ -76,9 +76,19 @@ class Classifier(_TaskModel):
 
     _KIND = "classifier"
 
-    def classify(self, texts: Texts, *, top_k: int | None = None, raw: bool | None = None) -> list[list[dict[str, Any]]]:
-        """The `top_k` best labels of each text, best first, by default one; 0: all. `raw` scores are logits."""
-        return self._column("classify", "labels", texts, {"top_k": top_k, "raw": raw})
+    def classify(
+        self, texts: Texts | Iterable[tuple[str, str]], *, top_k: int | None = None, raw: bool | None = None
+    ) -> list[list[dict[str, Any]]]:
+        """The `top_k` best labels of each text, best first, by default one; 0: all. `raw` scores are logits.
+
+        Pairs of texts, such as a premise and a hypothesis, are a list of tuples, an iterator such as a zip, or an array (N, 2).
+        """
+        options = {"top_k": top_k, "raw": raw}
+        if isinstance(texts, (list, tuple)) and texts and isinstance(texts[0], (list, tuple)) or isinstance(texts, Iterator) or (
+            getattr(texts, "ndim", 1) == 2 and not hasattr(texts, "columns")
+        ):
+            return [row["labels"] for row in self._columns("classify", ["labels"], as_pairs(texts), options, field="pairs", name="pairs")]
+        return self._column("classify", "labels", texts, options)
 
 
 class Tagger(_TaskModel):

@@ -330,9 +330,9 @@ MUTATIONS = [
     ("one row too many is ranked", "src/job/collector/ranking.rs", "rows.pop_last();", "rows.len();"),
     ("labels are not sorted", "src/task/classification.rs", "order.sort_by_key(|&label| descending(scores[label]));", ""),
     ("the Euclidean distance is squared", "src/neighbours/similarity.rs", ".sqrt(),\n            Similarity::Manhattan", ",\n            Similarity::Manhattan"),
-    ("verify ignores the bound on the difference", "src/run/verify/bounds.rs", "comparison.max_difference.value > *bound", "comparison.max_difference.value > *bound + 1.0"),
-    ("verify ignores the bound on the cosine", "src/run/verify/bounds.rs", "comparison.min_cosine.value < self.min_cosine", "comparison.min_cosine.value < -1.0"),
-    ("verify ignores the bound on neighbours", "src/run/verify/bounds.rs", "*share < self.min_neighbours", "*share < 0.0"),
+    ("verify ignores the bound on the difference", "src/task/precision/bounds.rs", "comparison.max_difference.value > *bound", "comparison.max_difference.value > *bound + 1.0"),
+    ("verify ignores the bound on the cosine", "src/task/precision/bounds.rs", "comparison.min_cosine.value < self.min_cosine", "comparison.min_cosine.value < -1.0"),
+    ("verify ignores the bound on neighbours", "src/task/precision/bounds.rs", "*share < self.min_neighbours", "*share < 0.0"),
     ("NaN in a reference is accepted", "src/run/verify/reference.rs", "vector.iter().any(|x| !x.is_finite())", "false"),
     ("int8 rounds down", "src/rows/dtype.rs", ".round_ties_even()", ".floor()"),
     # Threads.

@@ -8,6 +8,7 @@ use crate::model::modules::Role;
 use crate::neighbours::SparseVector;
 use crate::nn::Pooling;
 use crate::rows::{Content, ContentType};
+use crate::task::precision::warn_of_int8;
 use crate::task::{ModelTask, PromptChoice, TextEncoder, VectorOptions};
 
 /// A model that turns texts into vectors: one per text ([`embed`](Embedder::embed)), one per token
@@ -257,6 +258,7 @@ impl EmbedderBuilder {
         let ((encoder, has_queries), context) =
             engine::open(&model, load_embedding_or_sparse, |loaded, console| {
                 let has_queries = engine::has_queries(&loaded, vectors.role);
+                warn_of_int8(&model.options, &loaded, console);
                 Ok((TextEncoder::new(loaded, &vectors, console)?, has_queries))
             })?;
         let kind = match encoder.content() {

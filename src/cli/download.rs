@@ -1,5 +1,6 @@
 //! `sconce download`: its arguments, and the options that they become.
 
+use anyhow::Result;
 use clap::Args;
 
 use super::args::{HubArgs, VerbosityArgs};
@@ -26,6 +27,9 @@ pub(super) struct DownloadArgs {
 }
 
 /// The model that `download` downloads.
-pub(super) fn options(args: DownloadArgs) -> Source {
+///
+/// # Errors
+/// As [`source`].
+pub(super) fn options(args: DownloadArgs) -> Result<Source> {
     source(args.model, &args.hub, &args.verbosity)
 }

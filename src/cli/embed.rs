@@ -60,9 +60,9 @@ pub(super) struct EmbedArgs {
     pub cache: Option<PathBuf>,
 
     /// Write what a run would take to standard output: rows, tokens, truncated texts, time; all records are
-    /// read and tokenized, a few are encoded, and no file is written. With --append, of new and changed
-    /// records only
-    #[arg(long, conflicts_with_all = ["resume", "restart", "stats", "cache"], help_heading = "Output")]
+    /// read and tokenized, a few are encoded, and no file is read or written beside the input. With --append,
+    /// of new and changed records only
+    #[arg(long, help_heading = "Output")]
     pub dry_run: bool,
 
     /// Field or column of the second text of a pair

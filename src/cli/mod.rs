@@ -118,7 +118,7 @@ pub fn main() -> Result<ExitStatus> {
             build_global_pool(args.model.hardware.threads)?;
             run::verify::verify(&verify::options(*args)?).map(complete)
         }
-        Command::Download(args) => run::download::download(&download::options(args)).map(complete),
+        Command::Download(args) => run::download::download(&download::options(args)?).map(complete),
         Command::Cache(args) => run::cache::cache(&cache::options(args)).map(complete),
         Command::Models(args) => run::cache::models(args.format).map(complete),
         Command::Completions { shell } => {

@@ -124,7 +124,7 @@ pub(super) fn model_or_config(args: &ModelArgs) -> Result<ModelOptions> {
         random_weights: args.random_weights,
         task: args.task.clone(),
         tokenizer: args.tokenizer.clone(),
-        ..model_on(&args.hardware, source(args.source.model.clone(), &args.source.hub, &args.verbosity))?
+        ..model_on(&args.hardware, source(args.source.model.clone(), &args.source.hub, &args.verbosity)?)?
     })
 }
 
@@ -174,9 +174,15 @@ pub(super) fn inputs(
     Ok(inputs.sources)
 }
 
-pub(super) fn source(model: String, hub: &HubArgs, verbosity: &VerbosityArgs) -> Source {
-    Source {
-        // SCONCE_MODEL may be set to an empty string.
+/// # Errors
+/// [`UsageError`] if the model has an empty name, but not by `SCONCE_MODEL`.
+pub(super) fn source(model: String, hub: &HubArgs, verbosity: &VerbosityArgs) -> Result<Source> {
+    // A variable that is empty is one that is not set.
+    let is_of_variable = std::env::var_os("SCONCE_MODEL").is_some_and(|model| model.is_empty());
+    if model.is_empty() && !is_of_variable {
+        bail!(UsageError("--model is empty; pass a directory or a model id, or leave it out".into()));
+    }
+    Ok(Source {
         model: if model.is_empty() { DEFAULT_MODEL.into() } else { model },
         revision: hub.revision.clone(),
         cache: None,
@@ -184,7 +190,7 @@ pub(super) fn source(model: String, hub: &HubArgs, verbosity: &VerbosityArgs) ->
         offline: hub.offline || environment::is_offline(),
         progress: console(verbosity).progress() && !environment::is_true("HF_HUB_DISABLE_PROGRESS_BARS"),
         silent: false,
-    }
+    })
 }
 
 /// Whether a path is standard output. If standard output is redirected to a file, opening such a path would

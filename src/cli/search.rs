@@ -24,9 +24,9 @@ use crate::run::search::{
     CHUNK_TOKENS, Conditions, NeighbourWeights, Queries, Rescore, SearchOptions, Searched, SearchedTexts,
     TextCache, WeightKind,
 };
-use crate::sys::console::{Console, counted};
+use crate::sys::console::Console;
 use crate::task::{OnLong, VectorOptions};
-use crate::vectors::{SearchPaths, count_vector_files, find_files};
+use crate::vectors::{SearchPaths, find_files, has_vectors, is_of_vectors};
 
 /// The examples at the end of the command's help.
 pub(super) const EXAMPLES: &str = "\
@@ -238,7 +238,8 @@ pub(super) fn options(mut args: SearchArgs) -> Result<SearchOptions> {
                 .into()
         ));
     }
-    let (found, query) = find_files(&args.path, std::mem::take(&mut args.query), args.are_texts)?;
+    let (first, more) = with_vector_globs(&args)?;
+    let (found, query) = find_files(&first, more, args.are_texts, |text| !globbed(text).is_empty())?;
     args.query = query;
     hint_at_files(&args, &found, &console);
     let searched = match found {
@@ -272,6 +273,41 @@ pub(super) fn options(mut args: SearchArgs) -> Result<SearchOptions> {
     })
 }
 
+/// The files that match a glob; none if the text is none.
+fn globbed(text: &str) -> Vec<PathBuf> {
+    let path = PathBuf::from(text);
+    let files = input::expand_globs(std::slice::from_ref(&path)).unwrap_or_default();
+    if files == [path] { Vec::new() } else { files }
+}
+
+/// The path and the other arguments, in which globs that match nothing but vector files are these files.
+///
+/// # Errors
+/// [`UsageError`] if the path is none, but an argument after it is.
+fn with_vector_globs(args: &SearchArgs) -> Result<(PathBuf, Vec<String>)> {
+    let first = args.path.to_string_lossy().into_owned();
+    let expand = |text: &String| {
+        let files = globbed(text);
+        let are_vectors = !args.are_texts && files.iter().all(|path| is_of_vectors(path));
+        let names = files.iter().filter_map(|path| path.to_str().map(str::to_owned));
+        if files.is_empty() || !are_vectors { vec![text.clone()] } else { names.collect() }
+    };
+    let mut arguments: Vec<String> = expand(&first);
+    arguments.extend(args.query.iter().flat_map(expand));
+    if !args.path.exists()
+        && globbed(&first).is_empty()
+        && let Some(path) = args.query.iter().find(|text| Path::new(text).exists())
+    {
+        bail!(UsageError(format!(
+            "{first} is not a file or directory; write the path before the query: sconce search {path} {first:?}"
+        )));
+    }
+    // A path that is not UTF-8 is no glob.
+    let rest = arguments.split_off(1);
+    let first = if arguments[0] == first { args.path.clone() } else { arguments.remove(0).into() };
+    Ok((first, rest))
+}
+
 /// The texts that `paths` name.
 fn texts(
     args: &SearchArgs,
@@ -293,16 +329,6 @@ fn texts(
                 .into()
         ));
     }
-    for path in paths.iter().filter(|_| !args.are_texts) {
-        let vectors = count_vector_files(path) as u64;
-        if vectors > 0 && path.is_dir() {
-            console.detail(format!(
-                "{} has {} beside other files, and is searched as texts; pass the vector files to search those",
-                path.display(),
-                counted(vectors, "vector file")
-            ));
-        }
-    }
     let filter = Filter {
         include: args.include.clone(),
         exclude: args.exclude.clone(),
@@ -311,6 +337,12 @@ fn texts(
     };
     let inputs = input::find(paths, Some(input::Format::Files), &filter);
     let mut sources = inputs.map_err(|error| UsageError(error.to_string().replace("--input ", "")))?.sources;
+    for path in paths.iter().filter(|path| !args.are_texts && path.is_dir() && has_vectors(path)) {
+        console.note(format!(
+            "{} has vector files beside other files, and is searched as texts; pass the vector files to search those",
+            path.display()
+        ));
+    }
     if paths.len() > 1 {
         // They may name a file twice, or directories one of which holds another.
         let mut seen = HashSet::new();
@@ -372,6 +404,11 @@ fn hint_at_files(args: &SearchArgs, found: &SearchPaths, console: &Console) {
         console.note(format!(
             "hint: {name:?} is taken as a query; pass --queries {name} to search for the texts in the file"
         ));
+    } else if let [before @ .., _] = &args.query[..]
+        && let Some(name) = before.iter().find(|text| text.contains(['/', '.', '*']) && !text.contains(' '))
+    {
+        console
+            .note(format!("hint: there is no file {name}, so that it is taken as a query; check the path"));
     }
     let has_queries = !args.query.is_empty() || args.queries.is_some() || args.query_vectors.is_some();
     let (SearchPaths::Texts(paths) | SearchPaths::Vectors(paths)) = found;

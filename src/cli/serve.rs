@@ -248,7 +248,7 @@ fn served(model: &str, args: &ServeArgs) -> Result<ServedModel> {
         Some((name, model)) => (name.to_owned(), model),
         None => (name_of(model), model),
     };
-    let options = model_on(&args.hardware, source(model.to_owned(), &args.hub, &args.verbosity))?;
+    let options = model_on(&args.hardware, source(model.to_owned(), &args.hub, &args.verbosity)?)?;
     let max_memory = args.max_memory.map(|size| size.as_u64());
     let options = ModelOptions { max_memory, ..for_vectors(options, &args.vectors) };
     Ok(ServedModel { name, options })

@@ -15,6 +15,8 @@ use crate::run::verify::VerifyOptions;
 /// The examples at the end of the command's help.
 pub(super) const EXAMPLES: &str = "\
 Examples:
+  sconce verify -m BAAI/bge-small-en-v1.5                         which --dtype is safe for a model
+  sconce verify --dtype int8 -i texts.txt                         one of them, on your texts
   sconce verify --against reference.jsonl                         rows with text and embedding
   sconce verify --against reference.npy -i texts.txt              an array, and its texts one per line
   sconce verify --against reference.jsonl --dtype int8 --json     a report as JSON
@@ -22,22 +24,22 @@ Examples:
 
 #[derive(Debug, Args)]
 pub(super) struct VerifyArgs {
-    /// File of reference vectors
+    /// File of reference vectors [default: the model's own in f32, for its other data types]
     ///
     /// Vectors in f32 or f16, in jsonl, csv, parquet or arrow with the columns text and embedding, or in npy
     /// or safetensors with --input
     #[arg(long, value_name = "FILE", help_heading = "Input")]
-    pub against: PathBuf,
+    pub against: Option<PathBuf>,
 
     /// Column or field of the vectors [default: embedding]
     ///
     /// In npz an array, in safetensors a tensor. Without embedding, the only one with vectors is taken
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", requires = "against")]
     pub vector_field: Option<String>,
 
-    /// File of the texts [default: the file of the vectors]
+    /// File of the texts [default: the file of the vectors; without --against, 32 texts of many kinds]
     ///
-    /// The texts are in the order of the reference vectors
+    /// With --against, the texts are in the order of the reference vectors
     #[arg(id = "reference_texts", short = 'i', long = "input", value_name = "FILE", help_heading = "Input")]
     pub texts: Option<PathBuf>,
 
@@ -87,16 +89,26 @@ pub(super) struct VerifyArgs {
 /// # Errors
 /// As [`model`]; [`UsageError`] if the texts cannot be found.
 pub(super) fn options(args: VerifyArgs) -> Result<VerifyOptions> {
-    let path = args.texts.as_ref().unwrap_or(&args.against);
-    let option = if args.texts.is_some() { "--input" } else { "--against" };
-    let paths = std::slice::from_ref(path);
-    let sources = inputs(paths, None, &Filter::default(), option, &args.model.verbosity)?;
-    if args.texts.is_none() && !sources.iter().all(|source| source.format.has_fields()) {
-        bail!(UsageError(format!(
-            "--against {}: a file of this format has no texts; pass --input FILE with the texts",
-            path.display()
-        )));
-    }
+    let find = |path: &PathBuf, option| {
+        inputs(std::slice::from_ref(path), None, &Filter::default(), option, &args.model.verbosity)
+    };
+    let sources = match (&args.texts, &args.against) {
+        (Some(path), _) => find(path, "--input")?,
+        (None, Some(path)) => {
+            let sources = find(path, "--against")?;
+            if !sources.iter().all(|source| source.format.has_fields()) {
+                bail!(UsageError(format!(
+                    "--against {}: a file of this format has no texts; pass --input FILE with the texts",
+                    path.display()
+                )));
+            }
+            sources
+        }
+        (None, None) if !args.text_field.is_empty() => {
+            bail!(UsageError("--text-field needs the file of the texts; pass --input FILE".into()))
+        }
+        (None, None) => Vec::new(),
+    };
     let text = text_fields(&args.text_field, args.text_separator.as_deref())?;
     Ok(VerifyOptions {
         model: embedding_model(&args.model, &args.vectors)?,

@@ -78,6 +78,7 @@ pub fn check_writable(path: &Path) -> Result<()> {
         }
         // A run that fails must not leave an empty summary, nor remove that of another run which ends
         // meanwhile.
+        fs::create_dir_all(parent_dir(path))?;
         tempfile::tempfile_in(parent_dir(path)).map(drop)
     });
     checked.map_err(|error| cannot_write(path, &error))

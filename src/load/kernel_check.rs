@@ -2,21 +2,16 @@
 //! directory. A kernel that differs from its reference is not used.
 
 use std::fmt::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Result, anyhow, bail};
-use serde::{Deserialize, Serialize};
 
+use super::outcome_file::OutcomeFile;
 use crate::nn::{Backend, GpuIdentity, Verdicts};
 use crate::store::digest_cache::cache_directory;
-use crate::store::own_file::{PRIVATE, read_trusted};
-use crate::store::{Digest, replace_cached};
 use crate::sys::BUILD;
 use crate::sys::console::Console;
-
-/// Maximum size of a file.
-const MAX_BYTES: u64 = 1 << 16;
 
 /// Lets the kernels compute on the GPU of `backend` that match their references there. Warns of all others.
 ///
@@ -25,7 +20,7 @@ const MAX_BYTES: u64 = 1 << 16;
 /// process.
 pub(super) fn check_kernels(backend: &Backend, console: &Console) -> Result<()> {
     let Some(gpu) = backend.gpu_identity() else { return Ok(()) };
-    let memory = cache_directory().and_then(|cache| Memory::new(&cache, &gpu, backend.dtype()));
+    let memory = cache_directory().and_then(|cache| memory(&cache, &gpu, backend.dtype()));
     let start = Instant::now();
     let check = |verdicts: &mut Verdicts| {
         backend.check_kernels(verdicts).map_err(|error| {
@@ -63,11 +58,11 @@ struct Checked {
 /// The remembered verdicts, with those that `check` adds. `check` returns the kernel that does not run, or
 /// `None` if all kernels have a verdict; `is_usable` tells whether the GPU can be used after that.
 fn verdicts(
-    memory: Option<&Memory>,
+    memory: Option<&OutcomeFile>,
     mut check: impl FnMut(&mut Verdicts) -> Result<Option<String>>,
     is_usable: impl Fn() -> bool,
 ) -> Result<Checked> {
-    let mut verdicts = memory.map(Memory::read).unwrap_or_default();
+    let mut verdicts: Verdicts = memory.and_then(OutcomeFile::read).unwrap_or_default();
     let known = verdicts.len();
     loop {
         let failed = check(&mut verdicts)?;
@@ -103,45 +98,15 @@ fn warning(verdicts: &Verdicts, gpu: &GpuIdentity) -> Option<String> {
     ))
 }
 
-/// The file with the verdicts of the kernels for a dtype on GPUs of one kind.
-struct Memory {
-    path: PathBuf,
-    /// All that the verdicts depend on.
-    key: String,
-}
-
-/// The content of the file.
-#[derive(Serialize, Deserialize)]
-struct Content {
-    key: String,
-    verdicts: Verdicts,
-}
-
-impl Memory {
-    /// The file in the cache directory `cache`. `None` if the version of the driver is not known, so that
-    /// another driver could not be told apart.
-    fn new(cache: &Path, gpu: &GpuIdentity, dtype: &str) -> Option<Self> {
-        let GpuIdentity { name, compute_capability: (major, minor), driver, kernels } = gpu;
-        let driver = driver.as_ref()?;
-        // Another driver and another build replace the file.
-        let kind = format!("{dtype} on {name}, compute capability {major}.{minor}");
-        let file = format!("{:032x}.json", Digest::of(&kind).first_bits());
-        let key = format!("sconce {BUILD}, kernels {kernels:016x}, {kind}, driver {driver}");
-        Some(Memory { path: cache.join("kernels").join(file), key })
-    }
-
-    /// The verdicts in the file; none if it is missing, damaged or has another key.
-    fn read(&self) -> Verdicts {
-        let text = read_trusted(&self.path, MAX_BYTES).unwrap_or_default();
-        let content: Option<Content> = serde_json::from_str(&text).ok();
-        content.filter(|content| content.key == self.key).map(|content| content.verdicts).unwrap_or_default()
-    }
-
-    /// Whether the verdicts could be written. A cache that cannot be written is no error.
-    fn write(&self, verdicts: &Verdicts) -> bool {
-        let content = Content { key: self.key.clone(), verdicts: verdicts.clone() };
-        serde_json::to_vec(&content).is_ok_and(|json| replace_cached(&self.path, PRIVATE, &json).is_ok())
-    }
+/// The file with the verdicts of the kernels for a dtype on GPUs of one kind. `None` if the version of the
+/// driver is not known, so that another driver could not be told apart.
+fn memory(cache: &Path, gpu: &GpuIdentity, dtype: &str) -> Option<OutcomeFile> {
+    let GpuIdentity { name, compute_capability: (major, minor), driver, kernels } = gpu;
+    let driver = driver.as_ref()?;
+    // Another driver and another build replace the file.
+    let kind = format!("{dtype} on {name}, compute capability {major}.{minor}");
+    let key = format!("sconce {BUILD}, kernels {kernels:016x}, {kind}, driver {driver}");
+    Some(OutcomeFile::new(cache, "kernels", &kind, key))
 }
 
 #[cfg(test)]
@@ -165,7 +130,7 @@ mod tests {
     /// The verdicts of [`KERNELS`], of which `faulty` differ and `failing` do not run, with the number of
     /// kernels that were checked.
     fn run(
-        memory: Option<&Memory>,
+        memory: Option<&OutcomeFile>,
         faulty: &[&str],
         failing: &[&str],
         stops: bool,
@@ -197,8 +162,8 @@ mod tests {
     #[test]
     fn kernels_are_checked_once_per_gpu_driver_build_and_dtype() {
         let cache = tempfile::tempdir().unwrap();
-        let memory = |gpu: &GpuIdentity, dtype| Memory::new(cache.path(), gpu, dtype).unwrap();
-        let first = memory(&gpu(), "f16");
+        let of = |gpu: &GpuIdentity, dtype| memory(cache.path(), gpu, dtype).unwrap();
+        let first = of(&gpu(), "f16");
         for (is_new, checked) in [(true, 3), (false, 0)] {
             let (found, count) = run(Some(&first), &["b_f16"], &[], false);
             let found = found.unwrap();
@@ -211,21 +176,21 @@ mod tests {
             GpuIdentity { kernels: 2, ..gpu() },
         ];
         for (gpu, dtype) in others.iter().map(|gpu| (gpu, "f16")).chain([(&gpu(), "bf16")]) {
-            assert_eq!(run(Some(&memory(gpu, dtype)), &[], &[], false).1, 3, "{gpu:?} {dtype}");
+            assert_eq!(run(Some(&of(gpu, dtype)), &[], &[], false).1, 3, "{gpu:?} {dtype}");
         }
         for damaged in ["", "{}", "damaged"] {
             fs::write(&first.path, damaged).unwrap();
             assert_eq!(run(Some(&first), &[], &[], false).1, 3, "{damaged}");
         }
         let unknown = GpuIdentity { driver: None, ..gpu() };
-        assert!(Memory::new(cache.path(), &unknown, "f16").is_none());
+        assert!(memory(cache.path(), &unknown, "f16").is_none());
         assert_eq!(run(None, &[], &[], false).1, 3);
     }
 
     #[test]
     fn the_check_goes_on_after_a_kernel_that_does_not_run() {
         let cache = tempfile::tempdir().unwrap();
-        let memory = Memory::new(cache.path(), &gpu(), "f16");
+        let memory = memory(cache.path(), &gpu(), "f16");
         let (found, count) = run(None, &[], &["a_f16", "b_f16"], false);
         assert_eq!((faults(&found.unwrap()), count), (vec!["a_f16", "b_f16"], 3));
         // The GPU refuses all work after the second and after the third; the first differs.

@@ -1,7 +1,8 @@
 //! Loads a model: locates its files, resolves config, modules and options, reads tokenizer and weights.
 //!
 //! * `options`: which model, and how. `device`: the backends for `--device` and `--dtype`.
-//! * `kernel_check`: which CUDA kernels compute on a GPU.
+//! * `kernel_check`: which CUDA kernels compute on a GPU. `outcome_file`: what a check has found, in the
+//!   cache directory.
 //! * `prepare`: from files and options to a model without weights, with `plan`: what of it is loaded.
 //! * `heads`: which head, as a table.
 //! * `weights`: from a checkpoint or a seed to encoder, pooler and head, with `adapter`: the tensors of an
@@ -18,6 +19,7 @@ mod kernel_check;
 mod loaded;
 mod modules;
 mod options;
+mod outcome_file;
 mod plan;
 mod prepare;
 mod tokenizer;
@@ -49,6 +51,7 @@ use weights::{LoadedWeights, Weights, draw_random, load_checkpoint, without_weig
 pub use examine::{Examined, ExaminedHead, examine};
 pub use loaded::{Loaded, LoadedHead, Origin, StaticQueries, Steps};
 pub use options::ModelOptions;
+pub use outcome_file::OutcomeFile;
 pub use prepare::MaxLength;
 pub use weights::{Parts, count_parameters};
 

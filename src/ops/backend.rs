@@ -67,6 +67,11 @@ impl ComputeDtype {
         }
     }
 
+    /// Whether the CPU, or GPUs, support the dtype.
+    pub fn is_supported(self, on_gpu: bool) -> bool {
+        if on_gpu { self.gpu_dtype().is_some() } else { self.gemm_type().is_some() }
+    }
+
     /// The dtype of weights and hidden states on a GPU, if GPUs support it.
     fn gpu_dtype(self) -> Option<DType> {
         match self {

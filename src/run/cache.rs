@@ -31,6 +31,8 @@ pub enum CacheKind {
     Digests,
     /// Outcomes of the check of the CUDA kernels.
     Kernels,
+    /// Outcomes of the comparison of int8 with f32.
+    Types,
 }
 
 names!(CacheKind {
@@ -39,12 +41,13 @@ names!(CacheKind {
     Texts => "texts",
     Digests => "digests",
     Kernels => "kernels",
+    Types => "types",
 });
 
 impl CacheKind {
     /// The kinds that Sconce makes itself, in folders of their names.
-    pub const OWN: [CacheKind; 4] =
-        [CacheKind::Weights, CacheKind::Texts, CacheKind::Digests, CacheKind::Kernels];
+    pub const OWN: [CacheKind; 5] =
+        [CacheKind::Weights, CacheKind::Texts, CacheKind::Digests, CacheKind::Kernels, CacheKind::Types];
 }
 
 /// The options of `sconce cache`.

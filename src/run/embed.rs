@@ -3,12 +3,13 @@
 use anyhow::Result;
 
 use super::append::{self, Appended};
-use super::records::{Report, ResolvedOptions, Setup, TaskOptions, of_chunks, write_rows};
-use crate::job::ExitStatus;
+use super::records::{RecordOptions, Report, ResolvedOptions, Setup, TaskOptions, of_chunks, write_rows};
+use crate::job::{ExitStatus, StartMode};
 use crate::load::load_embedding_or_sparse;
 use crate::named::Named;
 use crate::rows::metadata::Key;
 use crate::sys::console::Console;
+use crate::task::precision::warn_of_int8;
 use crate::task::{Embedder, LateInteraction, OutputsEncoder, SparseEncoder, TextEncoder, VectorOptions};
 
 /// The options of `sconce embed`.
@@ -21,6 +22,9 @@ pub type EmbedOptions = TaskOptions<VectorOptions>;
 pub fn embed(mut options: EmbedOptions) -> Result<ExitStatus> {
     if options.records.dry_run {
         append::estimate(&mut options.records)?;
+        // What a run finds and leaves beside its output is not looked at.
+        let RecordOptions { start, cache, stats, .. } = &mut options.records;
+        (*start, *cache, *stats) = (StartMode::Fresh, None, None);
         return embed_records(&options)?();
     }
     let append = options.records.append.as_ref();
@@ -47,6 +51,7 @@ fn embed_records(options: &EmbedOptions) -> Result<Report<'_>> {
         });
     }
     write_rows(records, load, |loaded, console| {
+        warn_of_int8(&records.model, &loaded, console);
         let task = TextEncoder::new(loaded, vectors, console)?;
         let resolved = resolved(&task);
         Ok(Setup::in_order(task, resolved))

@@ -3,14 +3,14 @@
 use std::collections::HashSet;
 use std::path::PathBuf;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Result, anyhow, bail};
 use serde_json::Value;
 
 use crate::error::UsageError;
 use crate::formats::{TableFormat, TableWriter};
 use crate::job::refuse_interrupted;
 use crate::neighbours::{Components, Except, Membership, Metric, Nearest, Pair, Scorer, Sink, TopPairs};
-use crate::rows::columns::{CLUSTER, INDEX, KEEP, PAIR, SCORE};
+use crate::rows::columns::{CHUNK, CLUSTER, INDEX, KEEP, PAIR, SCORE};
 use crate::rows::{ColumnType, FieldValue, KeptColumn};
 use crate::run::search::warn_of_missing;
 use crate::store::{OutputLock, ReadFiles, Target};
@@ -70,6 +70,9 @@ pub fn pairs(options: &PairsOptions) -> Result<()> {
     lock.sidecars().map_or(Ok(()), refuse_interrupted)?;
     let kept: Vec<usize> =
         options.keep.iter().map(|name| file.column(name, "--keep")).collect::<Result<_>>()?;
+    if let (Found::Clusters, Some(name)) = (&options.found, options.keep.iter().find(|name| is_own(name))) {
+        bail!(UsageError(format!("--keep {name}: {name} is already a column of the output; leave it out")));
+    }
     match options.found {
         Found::Pairs { top_k, max_pairs } => {
             let pairs = top_pairs(options, &file, top_k, max_pairs)?;
@@ -82,6 +85,11 @@ pub fn pairs(options: &PairsOptions) -> Result<()> {
             write_clusters(options, &file, &lock, &kept, &components)
         }
     }
+}
+
+/// Whether clusters have a column of this name of their own.
+fn is_own(name: &str) -> bool {
+    [INDEX, CHUNK, CLUSTER, KEEP].contains(&name)
 }
 
 /// Calls `scan` with a first row, a scorer of the rows from there on and those that have no vector, until all
@@ -230,20 +238,30 @@ fn write_clusters(
     components: &Components,
 ) -> Result<()> {
     let memberships = components.memberships();
-    let mut columns = vec![
-        KeptColumn::new(INDEX, ColumnType::Integer),
-        KeptColumn::new(CLUSTER, ColumnType::Integer),
-        KeptColumn::new(KEEP, ColumnType::Boolean),
-    ];
+    // The record and the chunk, where the file tells them, as in `search`.
+    let find = |name: &str| file.columns().iter().position(|column| column.name == name);
+    let location =
+        find(INDEX).map(|index| [Some(index), find(CHUNK)].into_iter().flatten().collect::<Vec<_>>());
+    let mut columns: Vec<KeptColumn> = match &location {
+        Some(location) => location.iter().map(|column| file.columns()[*column].clone()).collect(),
+        None => vec![KeptColumn::new(INDEX, ColumnType::Integer)],
+    };
+    columns.push(KeptColumn::new(CLUSTER, ColumnType::Integer));
+    columns.push(KeptColumn::new(KEEP, ColumnType::Boolean));
     columns.extend(kept.iter().map(|kept| file.columns()[*kept].clone()));
     let mut rows = Rows { file, kept, writer: TableWriter::open(lock, options.format, columns)? };
     for (group, members) in memberships.chunks(GROUP_ROWS).enumerate() {
-        let row = |(i, member): (usize, &Membership)| {
-            let index = group * GROUP_ROWS + i;
-            let values = [Value::from(index), member.component.into(), member.is_first.into()];
-            (values.map(FieldValue::from).into(), [index])
+        let first = group * GROUP_ROWS;
+        let indices: Vec<usize> = (first..first + members.len()).collect();
+        let located = match &location {
+            Some(location) => file.values(&indices, location)?,
+            None => indices.iter().map(|index| vec![Value::from(*index).into()]).collect(),
         };
-        rows.write(members.iter().enumerate().map(row).collect())?;
+        let row = |((member, mut values), index): ((&Membership, Vec<FieldValue>), usize)| {
+            values.extend([Value::from(member.component), member.is_first.into()].map(FieldValue::from));
+            (values, [index])
+        };
+        rows.write(members.iter().zip(located).zip(indices).map(row).collect())?;
     }
     rows.writer.finish()?;
     let clusters = memberships.iter().filter(|member| member.is_first).count();

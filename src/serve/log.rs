@@ -44,6 +44,11 @@ struct Line<'a> {
 }
 
 impl Log {
+    /// Writes a line in JSON that says where the server listens, as the first one.
+    pub(super) fn listening(&self, listening: &str) {
+        terminal::eprint_line(&serde_json::json!({ "message": listening }).to_string());
+    }
+
     /// Writes a line about a request.
     pub(super) fn request(
         &self,

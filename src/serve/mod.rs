@@ -138,7 +138,9 @@ pub fn serve(options: &ServeOptions, console: &Console) -> Result<()> {
     app.ready(Service { models: models.into(), queue, defaults });
     let listening =
         format!("listening on {url} · {described} on {}, {threads} threads", Isa::selected().name());
-    if options.address.is_free_port() {
+    if options.log_format == LogFormat::Json {
+        app.log.listening(&listening);
+    } else if options.address.is_free_port() {
         // The port is told nowhere else.
         Console::new(options.verbosity.max(Verbosity::Normal), false).note(listening);
     } else {

@@ -14,6 +14,7 @@ use crate::model::modules::Prompts;
 use crate::rows::ContentType;
 use crate::sys::console::Console;
 use crate::sys::threads::single_thread_pool;
+use crate::task::precision::warn_of_int8;
 use crate::task::{PromptChoice, TextEncoder};
 
 /// What a model gives.
@@ -104,6 +105,7 @@ impl Model {
         let loaded = load_for_own_task(&served.options, console)?;
         let prompts = loaded.modules.prompts.clone();
         let mut facts = facts(&loaded);
+        warn_of_int8(&served.options, &loaded, console);
         let kind = Kind::of(loaded, options, console)?;
         match &kind {
             Kind::Vectors(encoder) => facts.dimensions = encoder.dimensions(),

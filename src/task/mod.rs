@@ -13,6 +13,7 @@
 //! * `masked_lm`: tokens for masks. `sparse`: weights of the vocabulary (SPLADE), or of the tokens of a text,
 //!   which `lexical` gives. `text_encoder`: vectors or weights. `outputs`: vectors, weights and vectors of
 //!   tokens together.
+//! * `precision`: the vectors of a data type beside those in f32.
 //! * `tagging`: entities of a text, which `entities` makes of the logits of tokens. `answering`: answers to a
 //!   question, which `answers` chooses.
 
@@ -30,6 +31,7 @@ mod model_task;
 mod options;
 mod outputs;
 mod pair_template;
+pub mod precision;
 mod reading;
 mod reranking;
 mod sequences;

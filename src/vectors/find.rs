@@ -42,29 +42,36 @@ pub enum SearchPaths {
 ///
 /// `first` names vectors if it is a vector file, or a directory that [has only
 /// vectors](has_only_vectors); so do all arguments after it up to the first that is no vector file. The
-/// ledgers and the metadata beside vector files are left out. Otherwise, or with `are_texts`, it names texts;
-/// so do the arguments after it that exist.
+/// ledgers, metadata and JSON beside vector files are left out. Otherwise, or with `are_texts`, it names
+/// texts; so do the arguments after it that exist, or are globs that match files.
 pub fn find_files(
     first: &Path,
     mut more: Vec<String>,
     are_texts: bool,
+    is_glob: impl Fn(&str) -> bool,
 ) -> Result<(SearchPaths, Vec<String>)> {
     if are_texts || is_text(first) {
-        let queries = more.split_off(more.iter().take_while(|text| Path::new(text).exists()).count());
+        let is_path = |text: &&String| Path::new(text).exists() || is_glob(text);
+        let queries = more.split_off(more.iter().take_while(is_path).count());
         let paths = std::iter::once(first.to_owned()).chain(more.into_iter().map(PathBuf::from));
         return Ok((SearchPaths::Texts(paths.collect()), queries));
     }
-    let is_file = |text: &String| is_vector_file(Path::new(text)) || is_sidecar(Path::new(text));
-    let queries = more.split_off(more.iter().take_while(|text| is_file(text)).count());
+    let queries = more.split_off(more.iter().take_while(|text| is_of_vectors(Path::new(text))).count());
     let mut files = Vec::new();
     for path in std::iter::once(first).chain(more.iter().map(Path::new)) {
         if path.is_dir() {
             files.extend(vectors_in(path)?);
-        } else if path == first || !is_sidecar(path) {
+        } else if path == first || is_vector_file(path) {
             files.push(path.to_owned());
         }
     }
     Ok((SearchPaths::Vectors(files), queries))
+}
+
+/// Whether a path is that of a vector file, or of one that is beside such files: a ledger, metadata, or the
+/// summary of a run.
+pub fn is_of_vectors(path: &Path) -> bool {
+    is_vector_file(path) || is_sidecar(path) || path.is_file() && has_extension(path, "json")
 }
 
 /// Whether a path names texts: a directory with other files than those of vectors, a file that is not read
@@ -72,28 +79,23 @@ pub fn find_files(
 fn is_text(path: &Path) -> bool {
     match path.metadata() {
         Ok(found) if found.is_dir() => !has_only_vectors(path),
-        Ok(found) if found.is_file() => {
-            !has_vector_name(path) && VectorFile::open_any(path, VectorField::Auto).is_err()
-        }
+        Ok(found) if found.is_file() => !has_vector_name(path) && !is_vectors(path),
         Ok(_) => false,
         Err(_) => path.to_string_lossy().contains(['*', '?', '[']),
     }
 }
 
-/// Whether a directory has vector files and no others, but for those beside them, hidden ones, and JSON
-/// beside a file that can be read as vectors, such as the summary of the run that wrote it.
+/// Whether a directory has vector files and no others, but for those beside them, hidden ones, those whose
+/// names begin with an underscore (as Spark's), and JSON beside a file that can be read as vectors, such as
+/// the summary of the run that wrote it.
 fn has_only_vectors(directory: &Path) -> bool {
     let is_hidden =
-        |path: &Path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
+        |path: &Path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(['.', '_']));
     let entries = fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path());
     let shown: Vec<PathBuf> = entries.filter(|path| !is_hidden(path)).collect();
     let (json, others): (Vec<&PathBuf>, Vec<&PathBuf>) =
         shown.iter().partition(|path| !is_sidecar(path) && path.is_file() && has_extension(path, "json"));
-    let has_vectors = || {
-        others
-            .iter()
-            .any(|path| is_vector_file(path) && VectorFile::open_any(path, VectorField::Auto).is_ok())
-    };
+    let has_vectors = || others.iter().any(|path| is_vector_file(path) && is_vectors(path));
     !others.is_empty()
         && others.iter().all(|path| is_vector_file(path) || is_sidecar(path))
         && (json.is_empty() || has_vectors())
@@ -103,10 +105,16 @@ fn has_extension(path: &Path, extension: &str) -> bool {
     path.extension().is_some_and(|found| found.eq_ignore_ascii_case(extension))
 }
 
-/// The number of vector files directly in a directory.
-pub fn count_vector_files(directory: &Path) -> usize {
-    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-    entries.filter(|entry| is_vector_file(&entry.path())).count()
+/// Whether a file directly in a directory can be read as vectors, among the first ones that may.
+pub fn has_vectors(directory: &Path) -> bool {
+    const MAX_READ: usize = 8;
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path());
+    entries.filter(|path| is_vector_file(path)).take(MAX_READ).any(|path| is_vectors(&path))
+}
+
+/// Whether a file can be read as vectors.
+fn is_vectors(path: &Path) -> bool {
+    VectorFile::open_any(path, VectorField::Auto).is_ok()
 }
 
 /// The vector files of a directory, in the order of their names.
@@ -167,7 +175,8 @@ mod tests {
         names.iter().for_each(|name| fs::write(path(name), "").unwrap());
         let text = |name: &str| path(name).display().to_string();
         let files = ["a.npy", "b.parquet", "c.jsonl"].map(path);
-        let found = |first: &Path, more: &[String]| find_files(first, more.to_vec(), false).unwrap();
+        let found =
+            |first: &Path, more: &[String]| find_files(first, more.to_vec(), false, |_| false).unwrap();
         let expected = |texts: &[&str]| {
             (SearchPaths::Vectors(files.to_vec()), texts.iter().map(|x| (*x).into()).collect::<Vec<_>>())
         };
@@ -189,6 +198,7 @@ mod tests {
             .for_each(|name| fs::create_dir_all(path(name)).unwrap());
         for name in [
             "vectors/a.npy",
+            "vectors/_SUCCESS",
             "mixed/a.npy",
             "mixed/readme.md",
             "nested/a.npy",
@@ -201,7 +211,8 @@ mod tests {
         }
         fs::write(path("vectors.txt"), "index,e0,e1\n0,0.5,1\n").unwrap();
         let is_text = |name: &str, are_texts| {
-            let (searched, queries) = find_files(&path(name), vec!["lamp".into()], are_texts).unwrap();
+            let (searched, queries) =
+                find_files(&path(name), vec!["lamp".into()], are_texts, |_| false).unwrap();
             assert_eq!(queries, ["lamp"]);
             matches!(searched, SearchPaths::Texts(_))
         };
@@ -222,9 +233,11 @@ mod tests {
             assert!(is_text(name, true), "{name}");
         }
         let more = ["mixed", "a.csv"].map(|name| path(name).display().to_string());
-        let arguments = [&more[..], &["lamp".into()]].concat();
-        let (searched, queries) = find_files(&path("notes.txt"), arguments, false).unwrap();
-        let expected = ["notes.txt", "mixed", "a.csv"].map(path).to_vec();
-        assert_eq!((searched, queries), (SearchPaths::Texts(expected), vec!["lamp".to_owned()]));
+        let arguments = [&more[..], &["*.md".into(), "lamp?".into()]].concat();
+        let is_glob = |text: &str| text == "*.md";
+        let (searched, queries) = find_files(&path("notes.txt"), arguments, false, is_glob).unwrap();
+        let mut expected = ["notes.txt", "mixed", "a.csv"].map(path).to_vec();
+        expected.push("*.md".into());
+        assert_eq!((searched, queries), (SearchPaths::Texts(expected), vec!["lamp?".to_owned()]));
     }
 }

@@ -533,6 +533,45 @@ fn clusters_are_the_connected_components_of_scipy() {
     }
 }
 
+/// As in a search: the record and the chunk where the file tells them.
+#[test]
+fn clusters_name_the_record_of_each_row() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let lines: String =
+        ["a lamp", " ", "a lamp", "key. the wick burns"].map(|text| format!("{text}\n")).concat();
+    fs::write(path("in.txt"), lines).unwrap();
+    let clusters = |file: &str, args: &[&str]| {
+        let command =
+            ["pairs", &path(file), "--clusters", "--threshold", "0.99999", "--output-format", "jsonl"];
+        sconce().args(command).args(args).output().unwrap()
+    };
+    let embedded = |name: &str, args: &[&str]| {
+        let (input, output) = (path("in.txt"), path(name));
+        let args = [&["-i", &input, "-o", &output, "--skip-empty"], args].concat();
+        let found = crate::support::embed("bert-tiny", args);
+        assert!(found.status.success(), "{}", stderr(&found));
+    };
+    embedded("a.parquet", &[]);
+    let found = json_lines(&stdout(&clusters("a.parquet", &[])));
+    let expected = [(0, 0, true), (2, 0, false), (3, 1, true)];
+    let row = |(index, cluster, keep)| serde_json::json!({"index": index, "cluster": cluster, "keep": keep});
+    assert_eq!(found, expected.map(row));
+    embedded("a.npy", &[]);
+    let found = json_lines(&stdout(&clusters("a.npy", &[])));
+    assert_eq!(found.iter().map(|row| row["index"].as_u64().unwrap()).collect::<Vec<_>>(), [0, 1, 2]);
+    embedded("chunks.parquet", &["--chunk", "6"]);
+    let found = json_lines(&stdout(&clusters("chunks.parquet", &[])));
+    let places: Vec<_> = found.iter().map(|row| (row["index"].as_u64(), row["chunk"].as_u64())).collect();
+    assert_eq!(places[..3], [(Some(0), Some(0)), (Some(2), Some(0)), (Some(3), Some(0))]);
+    assert!(places.len() > 3 && places[3] == (Some(3), Some(1)), "{places:?}");
+    for name in ["index", "cluster", "keep"] {
+        let refused = clusters("chunks.parquet", &["--keep", name]);
+        assert!(stderr(&refused).contains("--keep"), "{name}: {}", stderr(&refused));
+        assert_eq!(refused.status.code(), Some(2), "{name}");
+    }
+}
+
 #[test]
 fn wrong_use_and_bad_files_are_one_sentence() {
     assert_fails(&pairs(&["--keep", "text"]).output().unwrap(), 2, &["--keep text", "no such column"]);

@@ -4,8 +4,9 @@ use std::fs;
 use std::sync::Arc;
 
 use crate::support::arrow::array::{
-    ArrayRef, Date32Array, Decimal128Array, Float64Array, Int64Array, ListArray, RecordBatch, StringArray,
-    StructArray, Time64MicrosecondArray, TimestampMicrosecondArray, TimestampMillisecondArray, UInt64Array,
+    ArrayRef, Date32Array, Decimal128Array, FixedSizeBinaryArray, Float64Array, Int64Array, ListArray,
+    RecordBatch, StringArray, StructArray, Time64MicrosecondArray, TimestampMicrosecondArray,
+    TimestampMillisecondArray, UInt64Array,
 };
 use crate::support::arrow::datatypes::{DataType, Field, Int64Type};
 use crate::support::arrow::ipc::writer::FileWriter;
@@ -155,8 +156,11 @@ fn values_are_compared_by_the_types_of_their_columns() {
     ]);
     let tags = vec![Some(vec![Some(1)]), None, Some(vec![]), Some(vec![Some(2)])];
     let prices = Decimal128Array::from(vec![763_513_224_102, 900_000_000_001, 95_000, -95_000]);
-    let columns: [(&str, ArrayRef); 8] = [
+    let uuids = (0..4u8).map(|i| [0xa0 + i; 16]).collect::<Vec<_>>();
+    let uuids = FixedSizeBinaryArray::try_from_iter(uuids.iter()).unwrap();
+    let columns: [(&str, ArrayRef); 9] = [
         ("text", Arc::new(StringArray::from(vec!["a", "b", "c", "d"]))),
+        ("uid", Arc::new(uuids)),
         ("price", Arc::new(prices.with_precision_and_scale(16, 4).unwrap())),
         ("created", Arc::new(created)),
         ("local", Arc::new(TimestampMillisecondArray::from([&local[..], &[None]].concat()))),
@@ -177,6 +181,9 @@ fn values_are_compared_by_the_types_of_their_columns() {
             ("price > 90000000.00005", &[1]),
             ("price > 9.4 and price < 1e8", &[0, 1, 2]),
             ("price = -9.5", &[3]),
+            ("uid = a1a1a1a1-A1A1-a1a1-a1a1-a1a1a1a1a1a1", &[1]),
+            ("uid > a1a1a1a1-a1a1-a1a1-a1a1-a1a1a1a1a1a1", &[2, 3]),
+            ("uid = a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1", &[1]),
             ("created < '2025-01-01T00:00:00.000001Z'", &[0]),
             ("created >= '2025-01-10T12:00:00+01:00'", &[1, 2]),
             ("created = '2025-01-10T12:00:00+01:00'", &[1]),

@@ -181,7 +181,7 @@ fn what_is_not_text_is_left_out_and_counted() {
         "not searched: {files} files cannot be read as UTF-8 text, 1 file above 1 MiB; -v names them"
     );
     assert!(counted.contains(&note), "{counted}");
-    assert!(messages.contains("docs has 1 vector file beside other files, and is searched"), "{messages}");
+    assert!(messages.contains("docs has vector files beside other files, and is searched"), "{messages}");
     // UTF-16 and compressed files are texts, and a file that is named may be large.
     let utf16: Vec<u8> = "\u{feff}the lamp\nis on".encode_utf16().flat_map(u16::to_le_bytes).collect();
     folder.write("wide.txt", utf16);
@@ -279,6 +279,20 @@ fn vectors_are_told_from_texts() {
     // JSON beside vectors is that of the run that wrote them; beside other tables, it may be a text.
     folder.write("shards/stats.json", "{\"rows\": 2}");
     assert_eq!(kind(&["shards", "a lamp"]), "vectors");
+    folder.write("shards/_SUCCESS", "");
+    assert_eq!(kind(&["shards", "a lamp"]), "vectors");
+    // Globs that a shell has not expanded, and those that it has.
+    assert_eq!(kind(&["shards/*.npy", "a lamp"]), "vectors");
+    assert_eq!(kind(&["docs/*.md", "docs/*.txt", "a lamp"]), "texts");
+    let both = rows(&folder.run(&["shards/a.npy", "shards/b.npy", "a lamp", "--output-format", "jsonl"]));
+    for paths in [
+        &["shards/*.*"][..],
+        &["shards/a.npy", "shards/b.npy", "shards/stats.json"],
+        &["shards/a*", "shards/b*"],
+    ] {
+        let args = ["a lamp", "--output-format", "jsonl"];
+        assert_eq!(rows(&folder.run(&[paths, &args].concat())), both, "{paths:?}");
+    }
     folder.write("tables/a.csv", "name,value\nlamp,2\n");
     folder.write("tables/b.json", "{\"lamp\": 2}");
     assert_eq!(kind(&["tables", "a lamp"]), "texts");
@@ -315,6 +329,12 @@ fn vectors_are_told_from_texts() {
         assert_fails(&folder.run(args), 2, &[sentence]);
     }
     assert_fails(&folder.run(&["nowhere", "a lamp"]), 1, &["cannot read nowhere", "check the path"]);
+    let swapped = folder.run(&["a lamp", "docs"]);
+    assert_fails(&swapped, 2, &["write the path before the query: sconce search docs \"a lamp\""]);
+    let hinted = folder.run(&["docs", "docs/none.md", "a lamp"]);
+    assert!(stderr(&hinted).contains("hint: there is no file docs/none.md"), "{}", stderr(&hinted));
+    let none = folder.run(&["docs", "shards"]);
+    assert!(none.status.success() && stderr(&none).contains("no queries: pass one after the paths"));
     let mut sparse = sconce();
     sparse
         .current_dir(folder.0.path())

@@ -174,6 +174,8 @@ fn a_stop_under_load_loses_no_answer() {
         let log = server.stop();
         let answered: usize = clients.into_iter().map(|client| client.join().unwrap()).sum();
         let requests: Vec<Value> = log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        let message = requests[0]["message"].as_str().expect("the first line says where it listens");
+        assert!(message.starts_with("listening on http://"), "{message}");
         let encoded =
             requests.iter().filter(|line| line["route"] == "/embed" && line["status"] == 200).count();
         assert_eq!(answered, encoded, "what was encoded has reached its client");

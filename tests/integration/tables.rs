@@ -179,6 +179,21 @@ fn a_dry_run_tells_what_the_run_then_does() {
     assert!(value("time").starts_with("about 0 s, at "), "{report}");
     assert_eq!(value("vectors"), "720 B", "{report}");
 
+    // What belongs to the run does not matter to what it would take.
+    let nightly = [
+        "--dry-run",
+        "--resume",
+        "--stats",
+        &path(folder.path(), "new/s.json"),
+        "--cache",
+        &path(folder.path(), "c"),
+    ];
+    assert_eq!(stdout(&run(&[&options[..], &nightly].concat())).lines().next(), report.lines().next());
+    assert!(!folder.path().join("new").exists() && !folder.path().join("c").exists());
+    let summary = path(folder.path(), "new/s.json");
+    assert_eq!(run(&[&options[..], &["--stats", &summary]].concat()).status.code(), Some(3));
+    assert!(Path::new(&summary).exists());
+
     let stopped = run(&["-i", &input, "--dry-run"]);
     assert_fails(&stopped, 1, &["the run would stop", "in.jsonl line 2", "\"text\" is null"]);
 }

@@ -5,7 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
-use crate::support::{assert_fails, embed, fixture, sconce, stderr, stdout};
+use candle_core::{Device, Tensor};
+
+use crate::support::{assert_fails, copy_folder, embed, fixture, sconce, stderr, stdout};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -60,6 +62,135 @@ fn verify(against: &Path, args: &[&str]) -> Output {
     let mut command = sconce();
     command.args(["verify", "--quiet", "-m"]).arg(fixture("bert-tiny")).arg("--against").arg(against);
     command.args(args).output().expect("sconce starts")
+}
+
+/// A copy of bert-tiny with a hidden element that is a thousand times as large as the others. No matrix reads
+/// it, and the last norm drops it, so that f32 bears it; in a group of 8-bit integers it leaves no steps for
+/// the others.
+fn with_outlier(folder: &Path) {
+    copy_folder(&fixture("bert-tiny"), folder);
+    let path = folder.join("model.safetensors");
+    let mut tensors = candle_core::safetensors::load(&path, &Device::Cpu).unwrap();
+    const OUTLIER: f32 = 1000.0;
+    for (name, tensor) in &mut tensors {
+        let mut values = tensor.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+        let inputs = tensor.dim(candle_core::D::Minus1).unwrap();
+        if name.ends_with("LayerNorm.weight") {
+            if !name.starts_with("embeddings") {
+                values.iter_mut().for_each(|weight| *weight *= OUTLIER);
+            }
+            values[3] = if name == "encoder.layer.1.output.LayerNorm.weight" { 0.0 } else { OUTLIER };
+        } else if ["query.weight", "key.weight", "value.weight", "intermediate.dense.weight"]
+            .iter()
+            .any(|end| name.ends_with(end))
+        {
+            values.iter_mut().skip(3).step_by(inputs).for_each(|weight| *weight = 0.0);
+        } else {
+            continue;
+        }
+        *tensor = Tensor::from_vec(values, tensor.dims(), &Device::Cpu).unwrap();
+    }
+    candle_core::safetensors::save(&tensors, &path).unwrap();
+}
+
+/// Without a reference, with a cache of its own.
+fn types(model: &Path, cache: &Path, command: &str, args: &[&str]) -> Output {
+    let mut command_line = sconce();
+    command_line.env("SCONCE_CACHE", cache).args([command, "-m"]).arg(model).args(args);
+    command_line.output().expect("sconce starts")
+}
+
+#[test]
+fn the_types_of_a_model_are_compared_with_f32() {
+    let folder = tempfile::tempdir().unwrap();
+    let outlier = folder.path().join("outlier");
+    with_outlier(&outlier);
+    let (plain, cache) = (fixture("bert-tiny"), folder.path().join("cache"));
+    let all = report(&types(&plain, &cache, "verify", &["--json"]));
+    assert_eq!(
+        (&all["rows"], &all["dimensions"], &all["reference"]),
+        (&json!(32), &json!(36), &json!("f32"))
+    );
+    let found: Vec<&Value> = all["types"].as_array().unwrap().iter().map(|found| &found["dtype"]).collect();
+    assert_eq!(found, ["bf16x3", "bf16", "int8"]);
+    for found in all["types"].as_array().unwrap() {
+        assert_eq!(found["passed"], true, "{found}");
+        let (least, mean) = (found["min_cosine"].as_f64().unwrap(), found["mean_cosine"].as_f64().unwrap());
+        assert!(least <= mean && least > 0.99 && mean < 1.0 + 1e-12, "{found}");
+    }
+    // The vectors are those of embed.
+    let texts = folder.path().join("texts.txt");
+    fs::write(&texts, "the lamp\na wick and a key\n").unwrap();
+    let texts = texts.to_str().unwrap();
+    let vectors = |dtype| -> Vec<Vec<f64>> {
+        let found = types(&plain, &cache, "embed", &["-i", texts, "--dtype", dtype]);
+        let rows = crate::support::rows(&found);
+        let vector =
+            |row: &Value| row["embedding"].as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect();
+        rows.iter().map(vector).collect()
+    };
+    let product = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+    let cosines = vectors("f32")
+        .iter()
+        .zip(&vectors("int8"))
+        .map(|(a, b)| product(a, b) / (product(a, a) * product(b, b)).sqrt())
+        .collect::<Vec<_>>();
+    let int8 = report(&types(&plain, &cache, "verify", &["--json", "-i", texts, "--dtype", "int8"]));
+    assert_eq!((int8["types"].as_array().unwrap().len(), &int8["types"][0]["neighbours"]), (1, &Value::Null));
+    let mean = int8["types"][0]["mean_cosine"].as_f64().unwrap();
+    assert!((mean - (cosines[0] + cosines[1]) / 2.0).abs() < 1e-6, "{mean} {cosines:?}");
+
+    let page = stdout(&types(&outlier, &cache, "verify", &[]));
+    let line =
+        |name: &str| page.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{page}"));
+    assert!(line("int8").contains("not safe: the least cosine"), "{page}");
+    assert!(line("bf16x3").ends_with("  safe"), "{page}");
+    assert_fails(&types(&outlier, &cache, "verify", &["--dtype", "int8"]), 1, &["--dtype int8 is not safe"]);
+    assert!(types(&plain, &cache, "verify", &["--dtype", "int8"]).status.success());
+    assert_fails(
+        &types(&plain, &cache, "verify", &["--dtype", "int8", "--min-cosine", "1"]),
+        1,
+        &["is below 1"],
+    );
+    assert_eq!(types(&plain, &cache, "verify", &["--vector-field", "x"]).status.code(), Some(2));
+    assert_fails(&types(&plain, &cache, "verify", &["--text-field", "x"]), 2, &["--input FILE"]);
+}
+
+/// At each run, but compared at the first one only.
+#[test]
+fn a_model_that_int8_does_not_bear_is_warned_of() {
+    let folder = tempfile::tempdir().unwrap();
+    let (outlier, cache) = (folder.path().join("outlier"), folder.path().join("cache"));
+    with_outlier(&outlier);
+    let warning = |model: &Path, args: &[&str]| {
+        let found = types(model, &cache, "embed", &[&["a", "-q"], args].concat());
+        assert!(found.status.success(), "{}", stderr(&found));
+        stderr(&found)
+    };
+    for _ in 0..2 {
+        let found = warning(&outlier, &["--dtype", "int8"]);
+        assert!(
+            found.starts_with("sconce: warning: int8 changes the vectors of this model: over 32 texts, "),
+            "{found}"
+        );
+    }
+    let types = fs::read_dir(cache.join("types")).unwrap();
+    let files: Vec<_> = types.map(|file| file.unwrap().path()).collect();
+    assert_eq!(files.len(), 1);
+    let kept = fs::read_to_string(&files[0]).unwrap();
+    let other: Value = serde_json::from_str(&kept).unwrap();
+    // It is the outcome that is read, not a new one.
+    fs::write(&files[0], json!({"key": other["key"], "outcome": ["it is remembered"]}).to_string()).unwrap();
+    assert!(
+        warning(&outlier, &["--dtype", "int8"])
+            .contains("over 32 texts, it is remembered; pass --dtype bf16")
+    );
+    fs::write(&files[0], "damaged").unwrap();
+    assert!(warning(&outlier, &["--dtype", "int8"]).contains("the least cosine"));
+    for args in [&["--dtype", "bf16"][..], &["--dtype", "int8", "--max-memory", "1GB"]] {
+        assert_eq!(warning(&outlier, args), "", "{args:?}");
+    }
+    assert_eq!(warning(&fixture("bert-tiny"), &["--dtype", "int8"]), "");
 }
 
 fn report(output: &Output) -> Value {

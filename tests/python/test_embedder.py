@@ -289,6 +289,9 @@ class Errors(unittest.TestCase):
             with self.subTest(options=options), self.assertRaisesRegex(SconceError, expected):
                 Embedder(MODEL, **options)
 
+    def test_an_empty_name_is_no_model(self):
+        self.assertRaisesRegex(SconceError, "^model is empty; ", Embedder, "")
+
     def test_numbers_of_numpy_are_numbers(self):
         with Embedder(MODEL, dimensions=np.int32(16), max_memory=np.float64(4e9)) as embedder:
             self.assertEqual(embedder.embed(["a"], dimensions=np.int64(8)).shape, (1, 8))

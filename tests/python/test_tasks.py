@@ -57,6 +57,10 @@ class Tokens(unittest.TestCase):
                 self.assertEqual(text[start:end], token)
         tokens.vectors *= 2
 
+    def test_roles_are_those_of_models_that_have_them(self):
+        with Embedder(MODEL) as embedder:
+            self.assertRaisesRegex(SconceError, "embedded without a prompt; leave it out$", embedder.embed_tokens, ["a"], role="query")
+
     def test_tokens_of_bytes_have_their_characters(self):
         with Embedder(FIXTURES / "roberta") as embedder:
             (found,) = embedder.embed_tokens(["é灯a"])
@@ -235,6 +239,13 @@ class Comparisons(unittest.TestCase):
             query, texts = embedder.embed(["the lamp"], role="query"), embedder.embed(TEXTS, role="document")
             expected = embedder.similarity(query, texts)[0]
             many = embedder.rerank("the lamp", MANY)
+        prompts = FIXTURES / "pipelines" / "prompts"
+        with Embedder(prompts, prompt="lamp ") as embedder:
+            # A prompt of the embedder is for all of its texts, in arrays as in files.
+            hits = embedder.search(["a"], embedder.embed(["the wick"]))
+            similarity = embedder.similarity(embedder.embed(["a"]), embedder.embed(["the wick"]))
+            self.assertTrue(np.allclose(hits[0][0]["score"], similarity[0, 0], rtol=1e-6))
+            self.assertRaisesRegex(SconceError, "^prompt of the embedder is for all texts", embedder.rerank, "a", ["b"])
         # Two of the texts are equal.
         self.assertEqual([rank["index"] for rank in found], [0, 4, 2])
         self.assertTrue(np.allclose([rank["score"] for rank in found], np.sort(expected)[::-1][:3], atol=1e-6))
@@ -285,6 +296,15 @@ class Heads(unittest.TestCase):
                 # Scores of rows are 32-bit floats.
                 self.assertEqual(self.rounded(found), self.rounded(expected))
                 self.assertEqual(len(getattr(head, method)(MANY)), 1500)
+
+    def test_pairs_have_labels(self):
+        pairs, model = [("the lamp", "burns"), ("a wick", "a key")], FIXTURES / "heads" / "bert"
+        with Classifier(model) as classifier, records([pair[0] for pair in pairs]) as file:
+            pathlib.Path(file.name).write_text("".join(json.dumps({"text": a, "b": b}) + "\n" for a, b in pairs))
+            expected = [row["labels"] for row in command_rows("classify", "-m", model, "-i", file.name, "--pair-field", "b")]
+            for given in (pairs, zip(*map(list, zip(*pairs))), np.array(pairs)):
+                self.assertEqual(self.rounded(classifier.classify(given)), self.rounded(expected))
+            self.assertRaisesRegex(TypeError, r"^pairs\[1\] is ", classifier.classify, [("a", "b"), "c"])
 
     def test_tokens_for_masks_are_those_of_the_command_line(self):
         model, texts = FIXTURES / "masked-lm" / "bert", ["the [MASK] burns", "[MASK] a [MASK]", "the [MASK] burns"]

@@ -7,7 +7,10 @@ use arrow_array::types::Decimal256Type;
 use arrow_cast::parse::parse_decimal;
 use arrow_schema::{DECIMAL256_MAX_PRECISION, DataType};
 
-use super::{FieldValue, convert, format, type_noun};
+use super::{FieldValue, convert, format, type_noun, uuid_text};
+
+/// Characters of a UUID in its canonical form.
+const UUID_CHARS: usize = 36;
 
 impl FieldValue {
     /// The member of a struct, object or map; null where an object or map has none of this name. `None` if
@@ -22,14 +25,19 @@ impl FieldValue {
         json.as_object().map(|object| object.get(name).cloned().unwrap_or_default().into())
     }
 
-    /// How a decimal, date, time or timestamp compares with a literal; `None` if the value is another. A
-    /// literal without an offset is in UTC.
+    /// How a decimal, date, time or timestamp compares with a literal, or 16 bytes with a UUID in its
+    /// canonical form; `None` if the value or the literal is another. A literal without an offset is in UTC.
     ///
     /// # Errors
     /// What the column holds and what to write instead, if the literal is nothing of that kind.
     pub fn order(&self, literal: &str) -> Option<Result<Ordering, String>> {
         let FieldValue::Arrow(array) = self else { return None };
         let data_type = array.data_type();
+        if *data_type == DataType::FixedSizeBinary(16) {
+            let is_uuid = literal.len() == UUID_CHARS && literal.contains('-');
+            let text = uuid_text(array, 0).filter(|_| is_uuid)?;
+            return Some(Ok(text.cmp(&literal.to_lowercase())));
+        }
         let (order, remedy) = match data_type {
             _ if data_type.is_decimal() => {
                 (decimal_order(&format(array, 0).ok()?, literal), "write a number, such as 12.50")

@@ -56,6 +56,11 @@ pub(super) fn embed(options: &SearchOptions, file: &VectorFile) -> Result<QueryV
         }
         Queries::Files(sources, fields) => QueryTexts::read(sources, fields, "--text-field")?,
     };
+    if texts.is_empty() {
+        options.console.note(
+            "no queries: pass one after the paths, or one per line on standard input; a word that is a path is searched",
+        );
+    }
     let loaded = load_embedding_or_sparse(&options.model, &options.console)?;
     let read = loaded.origin.read_files();
     let mut resolved = resolved::of_model(&options.model, &loaded);

@@ -28,6 +28,7 @@ use crate::run::records::resolved;
 use crate::store::{Target, digest_cache};
 use crate::sys::console::{Console, counted, thousands};
 use crate::sys::regular_file::is_same_file;
+use crate::task::precision::warn_of_int8;
 use crate::task::{Embedder, OnLong, TextEncoder, VectorOptions, workload};
 use crate::text::Chunking;
 use crate::vectors::{RowsInMemory, VectorFile};
@@ -156,6 +157,7 @@ fn engine(options: &SearchOptions, texts: &SearchedTexts) -> Result<(Engine<Text
     // The model is loaded for the queries, too, and what there is to say about it is said then.
     let console = Console::silent();
     let loaded = load_embedding_or_sparse(&model, &console)?;
+    warn_of_int8(&model, &loaded, &options.console);
     let vectors = document_vectors(options, texts, &loaded)?;
     let mut resolved = resolved::of_model(&model, &loaded);
     let files = loaded.origin.files.clone();

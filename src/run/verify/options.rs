@@ -13,11 +13,11 @@ pub struct VerifyOptions {
     pub model: ModelOptions,
     /// How texts become vectors.
     pub vectors: VectorOptions,
-    /// The file of the reference vectors.
-    pub against: PathBuf,
+    /// The file of the reference vectors. `None`: those of the model in f32, for its other data types.
+    pub against: Option<PathBuf>,
     /// The field of its vectors, if the user chose one.
     pub vector_field: Option<String>,
-    /// The files of the texts.
+    /// The files of the texts. None, only without a file of vectors: texts of Sconce's own.
     pub texts: Vec<Source>,
     /// The field of the text.
     pub fields: Fields,

@@ -1,6 +1,7 @@
 //! The reference: texts and their vectors.
 
 use std::ops::ControlFlow;
+use std::path::Path;
 
 use anyhow::{Result, bail};
 
@@ -33,20 +34,14 @@ pub(super) struct Reference {
 
 impl Reference {
     /// Reads the vectors, then the texts.
-    pub(super) fn read(options: &VerifyOptions) -> Result<Reference> {
-        let file = VectorFile::open(&options.against, VectorField::named(options.vector_field.as_deref()))?;
+    pub(super) fn read(options: &VerifyOptions, against: &Path) -> Result<Reference> {
+        let file = VectorFile::open(against, VectorField::named(options.vector_field.as_deref()))?;
         if file.columns().iter().any(|column| column.name == "chunk") {
             bail!("{} has one row per chunk (--chunk); pass a file with one vector per text", file.name());
         }
         let (vectors, rows) = read_vectors(&file)?;
-        let mut texts = Vec::new();
         let fields = Fields { null_texts: true, ..options.fields.clone() };
-        for entry in Entries::open(options.texts.clone(), fields)? {
-            match entry? {
-                Entry::Record(record) => texts.push(record),
-                Entry::Unreadable(record) => bail!("{record}"),
-            }
-        }
+        let mut texts = records(Entries::open(options.texts.clone(), fields)?)?;
         let name = file.name().to_owned();
         if texts.len() != file.rows() {
             let source = texts.first().map_or("the input", |record| &*record.location.source);
@@ -95,6 +90,15 @@ impl Reference {
         }
         Ok(())
     }
+}
+
+/// All records of an input.
+pub(super) fn records(entries: Entries) -> Result<Vec<Record>> {
+    let record = |entry: Result<Entry>| match entry? {
+        Entry::Record(record) => Ok(record),
+        Entry::Unreadable(record) => bail!("{record}"),
+    };
+    entries.map(record).collect()
 }
 
 /// All vectors of a file, in f32, and their rows. A row may have none.

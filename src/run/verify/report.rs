@@ -4,26 +4,24 @@ use std::fmt::Write;
 
 use serde_json::json;
 
-use super::bounds::Bounds;
-use super::comparison::{AtRow, Comparison};
 use super::reference::Reference;
+use crate::nn::Backend;
 use crate::sys::console::counted;
 use crate::sys::terminal::escape_controls;
-use crate::task::Embedder;
+use crate::task::precision::{AtRow, Bounds, Comparison};
 
 /// A comparison with its bounds.
 pub(super) struct Report<'a> {
     pub comparison: &'a Comparison,
     pub bounds: &'a Bounds,
     pub reference: &'a Reference,
-    pub embedder: &'a Embedder,
+    pub backend: &'a Backend,
 }
 
 impl Report<'_> {
     /// The report for people.
     pub(super) fn text(&self) -> String {
-        let Report { comparison, bounds, reference, embedder } = self;
-        let backend = embedder.model.encoders[0].backend();
+        let Report { comparison, bounds, reference, backend } = self;
         let rows = counted(reference.vectors.len() as u64, "vector");
         let name = escape_controls(&reference.name).into_owned();
         let mut page = format!(
@@ -72,8 +70,7 @@ impl Report<'_> {
 
     /// The report as a JSON object.
     pub(super) fn json(&self) -> String {
-        let Report { comparison, bounds, reference, embedder } = self;
-        let backend = embedder.model.encoders[0].backend();
+        let Report { comparison, bounds, reference, backend } = self;
         let object = json!({
             "rows": reference.vectors.len(),
             "dimensions": reference.dimensions,
@@ -85,11 +82,7 @@ impl Report<'_> {
             "min_cosine_row": reference.rows[comparison.min_cosine.row],
             "mean_cosine": comparison.mean_cosine,
             "neighbours": comparison.neighbours,
-            "bounds": {
-                "max_difference": bounds.max_difference,
-                "min_cosine": bounds.min_cosine,
-                "min_neighbours": bounds.min_neighbours,
-            },
+            "bounds": bounds.json(),
             "passed": bounds.failures(comparison).is_empty(),
         });
         format!("{object:#}\n")

@@ -1,5 +1,5 @@
 //! OpenAI's embeddings and models: `/v1/embeddings`, `/v1/models`. Extensions: `prompt_name`, `truncate`, and
-//! `input_type`, which is the role.
+//! the role as `input_type`, or as Jina's `task`.
 
 use serde::{Serialize, Serializer};
 
@@ -9,6 +9,7 @@ use super::fields::RequestFields;
 use super::render::{Base64, Usage, base64_bytes, element_count, float_bytes, json, json_of, none_truncated};
 use super::truncation::Truncated;
 use super::values::{begins_with, texts};
+use crate::model::modules::Role;
 use crate::named::names;
 use crate::task::PromptChoice;
 
@@ -44,18 +45,25 @@ pub fn embeddings(body: &[u8], max_texts: usize) -> Result<(Embed, Encoding), Fa
         return Err(Fault::invalid("input", message));
     }
     let encoding = fields.named("encoding_format")?.unwrap_or_default();
+    let task = fields.string("task")?;
+    let role_of_task = match task.as_deref() {
+        Some("retrieval.query") => Some(Role::Query),
+        Some("retrieval.passage") => Some(Role::Document),
+        _ => None,
+    };
+    let is_ignored = task.is_some() && role_of_task.is_none();
     let embed = Embed {
         inputs: texts(input, "input", max_texts)?,
         model: fields.model()?,
         options: TextOptions {
             prompt: fields.string("prompt_name")?.map(PromptChoice::Name),
-            role: fields.named("input_type")?,
+            role: fields.named("input_type")?.or(role_of_task),
             on_long: fields.truncate()?,
             ..TextOptions::default()
         },
         normalize: None,
         dimensions: fields.integer("dimensions", 0)?,
-        ignored: fields.ignored(),
+        ignored: fields.ignored().into_iter().chain(is_ignored.then(|| "task".into())).collect(),
     };
     Ok((embed, encoding))
 }
@@ -218,6 +226,21 @@ mod tests {
                     ignored: vec!["prefix".into()],
                     ..call(&["a"], true, "bge")
                 },
+                Encoding::Float,
+            ),
+            (
+                "Jina's, for queries",
+                r#"{"input":["a"],"model":"bge","task":"retrieval.query"}"#,
+                Embed {
+                    options: TextOptions { role: Some(Role::Query), ..TextOptions::default() },
+                    ..call(&["a"], true, "bge")
+                },
+                Encoding::Float,
+            ),
+            (
+                "Jina's, for a task that is no role",
+                r#"{"input":["a"],"model":"bge","task":"text-matching"}"#,
+                Embed { ignored: vec!["task".into()], ..call(&["a"], true, "bge") },
                 Encoding::Float,
             ),
         ] {

@@ -14,7 +14,7 @@ const TIE: f64 = 1e-6;
 
 /// A value and the row that has it.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct AtRow {
+pub struct AtRow {
     /// The value.
     pub value: f64,
     /// The index of the row, from 0.
@@ -23,7 +23,7 @@ pub(super) struct AtRow {
 
 /// How much vectors differ from their references.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Comparison {
+pub struct Comparison {
     /// The largest absolute difference of two elements.
     pub max_difference: AtRow,
     /// The least cosine of a vector with its reference.
@@ -38,7 +38,7 @@ pub(super) struct Comparison {
 impl Comparison {
     /// Compares vectors, of which there is at least one. Nearest neighbours are the rows with the greatest
     /// similarity.
-    pub(super) fn new(found: &[Vec<f32>], reference: &[Vec<f32>], function: Similarity) -> Self {
+    pub fn new(found: &[Vec<f32>], reference: &[Vec<f32>], function: Similarity) -> Self {
         let mut comparison = Comparison {
             max_difference: AtRow { value: 0.0, row: 0 },
             min_cosine: AtRow { value: f64::INFINITY, row: 0 },

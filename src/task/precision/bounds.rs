@@ -1,16 +1,13 @@
 //! How much vectors may differ from their references.
 
-use super::comparison::Comparison;
-use super::options::VerifyOptions;
-use super::reference::Reference;
-use crate::nn::ComputeDtype;
+use serde_json::{Value, json};
 
-/// Largest relative rounding error of f16.
-const F16_ROUNDING: f64 = 1.0 / 2048.0;
+use super::comparison::Comparison;
+use crate::nn::ComputeDtype;
 
 /// How much vectors may differ from their references.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Bounds {
+pub struct Bounds {
     /// Maximum absolute difference of an element. `None`: no limit.
     pub max_difference: Option<f64>,
     /// Minimum cosine of a vector with its reference.
@@ -20,21 +17,24 @@ pub(super) struct Bounds {
 }
 
 impl Bounds {
-    /// The bounds that the user gives, and the defaults for the compute dtype.
-    pub(super) fn new(options: &VerifyOptions, reference: &Reference) -> Self {
-        let (difference, cosine, neighbours) = defaults(options.model.compute_dtype);
-        let elements = reference.vectors.iter().flatten();
+    /// The bounds for a compute dtype and reference vectors, which have a relative rounding error of
+    /// `rounding`.
+    pub fn of(dtype: ComputeDtype, reference: &[Vec<f32>], rounding: f64) -> Self {
+        let (max_difference, min_cosine, min_neighbours) = defaults(dtype);
+        let elements = reference.iter().flatten();
         let largest = f64::from(elements.fold(1f32, |largest, x| largest.max(x.abs())));
-        let rounding = if reference.is_f16 { F16_ROUNDING } else { 0.0 };
-        Bounds {
-            max_difference: options.max_difference.or(difference.map(|x| (x + rounding) * largest)),
-            min_cosine: options.min_cosine.unwrap_or(cosine),
-            min_neighbours: options.min_neighbours.unwrap_or(neighbours),
-        }
+        let max_difference = max_difference.map(|difference| (difference + rounding) * largest);
+        Bounds { max_difference, min_cosine, min_neighbours }
+    }
+
+    /// The bounds as a JSON object.
+    pub fn json(&self) -> Value {
+        let Bounds { max_difference, min_cosine, min_neighbours } = self;
+        json!({ "max_difference": max_difference, "min_cosine": min_cosine, "min_neighbours": min_neighbours })
     }
 
     /// What exceeds the bounds, as clauses.
-    pub(super) fn failures(&self, comparison: &Comparison) -> Vec<String> {
+    pub fn failures(&self, comparison: &Comparison) -> Vec<String> {
         let difference = self.max_difference.filter(|bound| comparison.max_difference.value > *bound);
         let difference = difference.map(|bound| {
             format!("the largest difference {:.1e} exceeds {bound:.1e}", comparison.max_difference.value)
@@ -54,7 +54,7 @@ impl Bounds {
     }
 }
 
-/// The default bounds on difference, cosine and neighbours. The help of the options states them.
+/// The default bounds on difference, cosine and neighbours. The help of `sconce verify` states them.
 fn defaults(dtype: ComputeDtype) -> (Option<f64>, f64, f64) {
     match dtype {
         ComputeDtype::F32 => (Some(1e-5), 0.99999, 0.99),
