@@ -182,7 +182,8 @@ type: token rates, and texts per second of one text. A peer counts if the mean c
 
 ONNX Runtime has the graph of its own optimizer in f32; what that does not recognise stays as PyTorch exports it. Its int8 is the exported
 graph, quantised dynamically. OpenVINO's int8, whose weights another package has to compress, is not measured. llama.cpp runs Qwen3 only;
-its int8 is Q8_0, and it also computes the logits of every token, as it does for any decoder.
+its int8 is Q8_0, and it also computes the logits of every token, as it does for any decoder. Sconce's peak memory in int8 is that of the
+first use of a checkpoint, which compares it with f32.
 """
 
 

@@ -12,6 +12,7 @@ Replaces the text between `<!-- NAME -->` and `<!-- /NAME -->`:
     README.md        million    what a million texts cost on the slowest and the fastest of the machines
     docs/speed.md    speeds     tokens per second and mean cosines: one table per machine
     docs/speed.md    single     milliseconds of a single text: one table per machine
+    docs/speed.md    ratios     speeds of full-size models beside peers, from benches/full-size-peers.md
     docs/accuracy.md full-size  differences and memory of full-size models, from benches/full-size.md
 
 With --check nothing is written; exits with 1 if a page is out of date. Only the block vector needs a binary.
@@ -150,6 +151,15 @@ def full_size():
     return "\n".join(["| " + " | ".join(row) + " |" for row in rows] + ["", f"Measured on {machine}"])
 
 
+def ratios():
+    """The table of full-size models beside peers."""
+    lines = (ROOT / "benches" / "full-size-peers.md").read_text().splitlines()
+    first = lines.index("## Sconce / fastest peer") + 2
+    date, machine = [next(line for line in lines[i:] if line.startswith("- "))[2:] for i in (0, next(i for i, line in enumerate(lines) if line.startswith("- ")) + 1)]
+    table = [line for line in lines[first : lines.index("", first)]]
+    return "\n".join([*table, "", f"Measured on {date.split(',')[0]}, {machine}"])
+
+
 def replaced(text, name, block, path):
     """`text` with the block of this name replaced."""
     pattern = re.compile(rf"<!-- {name} -->\n.*?<!-- /{name} -->", re.S)
@@ -162,7 +172,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a page is out of date")
     parser.add_argument("--sconce", default=ROOT / "target" / "release" / "sconce", help="binary for the first vector")
-    parser.add_argument("--only", choices=["full-size", "install", "million", "single", "speeds", "vector"], help="generate the blocks of this name only")
+    parser.add_argument("--only", choices=["full-size", "install", "million", "ratios", "single", "speeds", "vector"], help="generate the blocks of this name only")
     args = parser.parse_args()
     pages = [Page(path) for path in sorted((ROOT / "benches").glob("peers-*.md"))]
     blocks = [
@@ -172,6 +182,7 @@ def main():
         ("README.md", "million", lambda: cost_of_a_million(pages)),
         ("docs/accuracy.md", "full-size", full_size),
         ("docs/speed.md", "speeds", lambda: "\n\n".join(map(speeds_of_machine, pages))),
+        ("docs/speed.md", "ratios", ratios),
         ("docs/speed.md", "single", lambda: "\n\n".join(single_texts(page) for page in pages if "one text, ms" in page.columns)),
     ]
     outdated = []

@@ -15,6 +15,7 @@ use crate::load::{Loaded, ModelOptions, OutcomeFile, load};
 use crate::neighbours::{Encoded, Similarity};
 use crate::nn::{Backend, ComputeDtype};
 use crate::sys::console::Console;
+use crate::sys::memory::{is_free, memory_limit};
 use crate::text::OnLong;
 
 /// Texts of many kinds, one per line: prose, questions, code, numbers, several scripts, one letter and a
@@ -22,6 +23,8 @@ use crate::text::OnLong;
 pub const TEXTS: &str = include_str!("texts.txt");
 /// Maximum size of the files of a model that is loaded in f32 for a check, in bytes.
 const MAX_CHECKED_BYTES: u64 = 2 << 30;
+/// The memory that the process may use is at least so many times the size of these files.
+const MEMORY_PER_BYTE: u64 = 8;
 
 /// A model that gives one vector per text.
 pub struct DenseModel {
@@ -89,17 +92,20 @@ pub fn dense(embedded: EmbeddedTexts) -> Vec<Vec<f32>> {
 
 /// Warns if the vectors of a model in int8 are far from those in f32, as they are where some activations are
 /// much larger than all others. [`TEXTS`] are embedded in both at the first use of a checkpoint, and the
-/// outcome is kept in the cache directory. Large models, and those of a process whose memory is limited, are
-/// not checked.
+/// outcome is kept in the cache directory. Models that are large, or large beside the memory that the process
+/// may use, are not checked.
 pub fn warn_of_int8(options: &ModelOptions, loaded: &Loaded, console: &Console) {
     let gives_rows = loaded.modules.multi_vector.is_some() || loaded.steps.pooling.is_sparse();
     let is_dense = loaded.head_kind().is_none() && !gives_rows;
     let sizes = loaded.origin.files.iter().filter_map(|file| file.metadata().ok());
     let bytes: u64 = sizes.map(|metadata| metadata.len()).sum();
+    let is_small = bytes <= MAX_CHECKED_BYTES
+        && memory_limit().is_none_or(|limit| bytes.saturating_mul(MEMORY_PER_BYTE) <= limit)
+        && is_free((2 * bytes) as usize);
     if options.compute_dtype != ComputeDtype::Int8
         || !options.reads_checkpoint()
         || options.max_memory.is_some()
-        || bytes > MAX_CHECKED_BYTES
+        || !is_small
         || !is_dense
     {
         return;
