@@ -26,7 +26,7 @@ use crate::run::search::{
 };
 use crate::sys::console::Console;
 use crate::task::{OnLong, VectorOptions};
-use crate::vectors::{SearchPaths, find_files, has_vectors, is_of_vectors};
+use crate::vectors::{SearchPaths, find_files, has_vectors, is_of_vectors, is_vector_file};
 
 /// The examples at the end of the command's help.
 pub(super) const EXAMPLES: &str = "\
@@ -289,8 +289,9 @@ fn with_vector_globs(args: &SearchArgs) -> Result<(PathBuf, Vec<String>)> {
     let expand = |text: &String| {
         let files = globbed(text);
         let are_vectors = !args.are_texts && files.iter().all(|path| is_of_vectors(path));
-        let names = files.iter().filter_map(|path| path.to_str().map(str::to_owned));
-        if files.is_empty() || !are_vectors { vec![text.clone()] } else { names.collect() }
+        let vectors = files.iter().filter(|path| are_vectors && is_vector_file(path));
+        let names: Vec<String> = vectors.filter_map(|path| path.to_str().map(str::to_owned)).collect();
+        if names.is_empty() { vec![text.clone()] } else { names }
     };
     let mut arguments: Vec<String> = expand(&first);
     arguments.extend(args.query.iter().flat_map(expand));

@@ -139,7 +139,7 @@ fn has_vector_name(path: &Path) -> bool {
 }
 
 /// Whether a path is that of a vector file, by its name.
-fn is_vector_file(path: &Path) -> bool {
+pub fn is_vector_file(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let extension = path.extension().unwrap_or_default().to_string_lossy().to_lowercase();
     EXTENSIONS.contains(&&*extension) && !name.starts_with('.') && path.is_file() && !is_sidecar(path)

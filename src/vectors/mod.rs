@@ -38,7 +38,7 @@ mod width;
 pub use buffer::BlockBuffer;
 pub use choice::VectorField;
 pub use file::VectorFile;
-pub use find::{SearchPaths, find_files, has_vectors, is_of_vectors};
+pub use find::{SearchPaths, find_files, has_vectors, is_of_vectors, is_vector_file};
 pub use in_memory::RowsInMemory;
 pub use nearest::{Found, UnusableQuery};
 pub use sparse::TokenNumbers;

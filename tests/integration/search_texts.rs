@@ -293,6 +293,8 @@ fn vectors_are_told_from_texts() {
         let args = ["a lamp", "--output-format", "jsonl"];
         assert_eq!(rows(&folder.run(&[paths, &args].concat())), both, "{paths:?}");
     }
+    folder.write("shards/0.json", "{}");
+    assert_eq!(rows(&folder.run(&["shards/*.*", "a lamp", "--output-format", "jsonl"])), both);
     folder.write("tables/a.csv", "name,value\nlamp,2\n");
     folder.write("tables/b.json", "{\"lamp\": 2}");
     assert_eq!(kind(&["tables", "a lamp"]), "texts");
