@@ -40,10 +40,10 @@ pub enum SearchPaths {
 
 /// What arguments name that can be searched, and the rest of the arguments, which are queries.
 ///
-/// `first` names vectors if it is a vector file, or a directory that [has only
-/// vectors](has_only_vectors); so do all arguments after it up to the first that is no vector file. The
-/// ledgers, metadata and JSON beside vector files are left out. Otherwise, or with `are_texts`, it names
-/// texts; so do the arguments after it that exist, or are globs that match files.
+/// `first` names vectors if it is a vector file, or a directory of such files and what is beside them; so do
+/// all arguments after it up to the first that is no vector file. The ledgers, metadata and JSON beside
+/// vector files are left out. Otherwise, or with `are_texts`, it names texts; so do the arguments after it
+/// that exist, or are globs that match files.
 pub fn find_files(
     first: &Path,
     mut more: Vec<String>,
