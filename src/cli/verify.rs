@@ -37,9 +37,10 @@ pub(super) struct VerifyArgs {
     #[arg(long, value_name = "NAME", requires = "against")]
     pub vector_field: Option<String>,
 
-    /// File of the texts [default: the file of the vectors; without --against, 32 texts of many kinds]
+    /// File of the texts [default: the file of the vectors]
     ///
-    /// With --against, the texts are in the order of the reference vectors
+    /// With --against, the texts are in the order of the reference vectors; without it, the default is 32
+    /// texts of many kinds
     #[arg(id = "reference_texts", short = 'i', long = "input", value_name = "FILE", help_heading = "Input")]
     pub texts: Option<PathBuf>,
 

@@ -279,7 +279,8 @@ fn stats_agree_with_the_run() {
     assert!((0.0..=1.0).contains(&number("idle")));
     assert!(stats["device"].as_str().unwrap().starts_with("cpu (") && stats["dtype"] == "f32");
     let too_long = at(&"s".repeat(300));
-    for stats in ["/nowhere/stats.json", &too_long] {
+    let in_file = at("in.jsonl/stats.json");
+    for stats in [&in_file, &too_long] {
         let output = run(&["a", "--stats", stats, "-o", &at("other.npy")]);
         assert_fails(&output, 1, &[&format!("--stats {stats}")]);
         assert!(!Path::new(&at("other.npy")).exists(), "refused before any work");
