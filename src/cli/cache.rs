@@ -22,7 +22,7 @@ Examples:
 
 #[derive(Debug, Args)]
 pub(super) struct CacheArgs {
-    /// Remove entries: weights, texts, digests, kernels, types, models [default: all but models]
+    /// Remove weights, texts, digests, kernels, types, models [default: all but models]
     ///
     /// What was removed is printed. Sconce makes all but the models again. Other tools may use the models
     #[arg(long, value_name = "KIND", num_args = 0.., value_delimiter = ',', value_parser = named::<CacheKind>())]
