@@ -60,8 +60,8 @@ pub(super) struct EmbedArgs {
     pub cache: Option<PathBuf>,
 
     /// Write what a run would take to standard output: rows, tokens, truncated texts, time; all records are
-    /// read and tokenized, a few are encoded, and no file is read or written beside the input. With --append,
-    /// of new and changed records only
+    /// read and tokenized, a few are encoded, and no file is written. With --append, of new and changed
+    /// records only
     #[arg(long, help_heading = "Output")]
     pub dry_run: bool,
 

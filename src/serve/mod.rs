@@ -138,10 +138,11 @@ pub fn serve(options: &ServeOptions, console: &Console) -> Result<()> {
     app.ready(Service { models: models.into(), queue, defaults });
     let listening =
         format!("listening on {url} · {described} on {}, {threads} threads", Isa::selected().name());
-    if options.log_format == LogFormat::Json {
+    // A free port is told nowhere else.
+    let is_told = options.address.is_free_port() || options.verbosity > Verbosity::Quiet;
+    if options.log_format == LogFormat::Json && is_told {
         app.log.listening(&listening);
     } else if options.address.is_free_port() {
-        // The port is told nowhere else.
         Console::new(options.verbosity.max(Verbosity::Normal), false).note(listening);
     } else {
         console.note(listening);

@@ -14,7 +14,7 @@ use crate::named::Named;
 use crate::nn::ComputeDtype;
 use crate::store::print;
 use crate::sys::console::{Console, counted};
-use crate::task::precision::{Bounds, Comparison, DenseModel, TEXTS};
+use crate::task::precision::{Bounds, Comparison, DenseModel};
 
 /// A data type with its differences to f32.
 struct Compared {
@@ -39,13 +39,15 @@ pub(super) fn compare(options: &VerifyOptions) -> Result<()> {
     let chosen = Some(options.model.compute_dtype).filter(|dtype| *dtype != ComputeDtype::F32);
     let model = load(ComputeDtype::F32, &options.console)?;
     let (texts, console) = if options.texts.is_empty() {
-        let texts = TEXTS.lines().filter(|text| model.takes(text)).map(str::to_owned).collect();
+        let texts = model.texts().into_iter().map(str::to_owned).collect();
         (records(Entries::arguments(texts))?, Console::silent())
     } else {
         (records(Entries::open(options.texts.clone(), options.fields.clone())?)?, options.console.clone())
     };
     let vectors = embed(&model, &texts, &console)?;
-    let DenseModel { backend, dimensions, .. } = model;
+    let (backend, dimensions) = (model.backend.clone(), model.dimensions);
+    // One model is in memory at a time.
+    drop(model);
     let rows = (0..texts.len()).collect();
     let reference = Reference { name: "f32".into(), texts, vectors, rows, dimensions, is_f16: false };
     let is_available = |dtype: &&ComputeDtype| {

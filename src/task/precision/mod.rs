@@ -20,7 +20,7 @@ use crate::text::OnLong;
 
 /// Texts of many kinds, one per line: prose, questions, code, numbers, several scripts, one letter and a
 /// hundred tokens.
-pub const TEXTS: &str = include_str!("texts.txt");
+const TEXTS: &str = include_str!("texts.txt");
 /// Maximum size of the files of a model that is loaded in f32 for a check, in bytes.
 const MAX_CHECKED_BYTES: u64 = 2 << 30;
 /// The memory that the process may use is at least so many times the size of these files.
@@ -66,9 +66,10 @@ impl DenseModel {
         })
     }
 
-    /// Whether a text can be embedded: some vocabularies have no token for some scripts.
-    pub fn takes(&self, text: &str) -> bool {
-        self.engine.task().tokenize(&TaskInput::new(text)).is_ok()
+    /// Those of [`TEXTS`] that can be embedded: some vocabularies have no token for some scripts.
+    pub fn texts(&self) -> Vec<&'static str> {
+        let is_usable = |text: &&str| self.engine.task().tokenize(&TaskInput::new(text)).is_ok();
+        TEXTS.lines().filter(is_usable).collect()
     }
 
     /// Embeds texts.
@@ -91,7 +92,7 @@ pub fn dense(embedded: EmbeddedTexts) -> Vec<Vec<f32>> {
 }
 
 /// Warns if the vectors of a model in int8 are far from those in f32, as they are where some activations are
-/// much larger than all others. [`TEXTS`] are embedded in both at the first use of a checkpoint, and the
+/// much larger than all others. Some texts are embedded in both at the first use of a checkpoint, and the
 /// outcome is kept in the cache directory. Models that are large, or large beside the memory that the process
 /// may use, are not checked.
 pub fn warn_of_int8(options: &ModelOptions, loaded: &Loaded, console: &Console) {
@@ -128,12 +129,14 @@ pub fn warn_of_int8(options: &ModelOptions, loaded: &Loaded, console: &Console) 
     }
 }
 
-/// What the vectors of [`TEXTS`] in int8 exceed of the bounds.
+/// What the vectors of these texts in int8 exceed of the bounds.
 fn int8_failures(options: &ModelOptions) -> Result<Vec<String>> {
     let options = ModelOptions { pooling: None, outputs: Vec::new(), ..options.clone() };
+    // Weights in f32 that are used once would only fill the cache.
+    let in_f32 = ModelOptions { weight_cache: false, ..options.clone() };
     let (vectors, console) = (VectorOptions::new(OnLong::Truncate), Console::silent());
-    let plain = DenseModel::load(&options, &vectors, ComputeDtype::F32, &console)?;
-    let texts: Vec<&str> = TEXTS.lines().filter(|text| plain.takes(text)).collect();
+    let plain = DenseModel::load(&in_f32, &vectors, ComputeDtype::F32, &console)?;
+    let texts = plain.texts();
     let reference = dense(plain.embed(&texts)?);
     drop(plain);
     let model = DenseModel::load(&options, &vectors, ComputeDtype::Int8, &console)?;
