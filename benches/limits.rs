@@ -192,9 +192,10 @@ fn thread_pool(threads: usize) -> rayon::ThreadPool {
     rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads start")
 }
 
+/// Sequences that differ from their first token on: with a causal mask, shared prefixes are computed once.
 fn ragged(sequences: usize, length: usize) -> RaggedBatch {
-    let (ids, types) = ((1000..).take(length).collect::<Vec<u32>>(), vec![0; length]);
-    RaggedBatch::new((0..sequences).map(|_| (&ids[..], &types[..]))).expect("sequences have tokens")
+    let (ids, types): (Vec<u32>, _) = ((1000..).take(sequences * length).collect(), vec![0; length]);
+    RaggedBatch::new(ids.chunks(length).map(|ids| (ids, &types[..]))).expect("sequences have tokens")
 }
 
 fn encode(encoder: &Encoder, batch: &RaggedBatch) {
