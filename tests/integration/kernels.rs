@@ -14,7 +14,7 @@ use sconce::kernels::gemm::{
 use sconce::kernels::isa::{Isa, Kernel};
 use sconce::kernels::math::{self, Accuracy};
 use sconce::kernels::norm::{Norm, NormKind, l2_normalize};
-use sconce::kernels::simd::Simd;
+use sconce::kernels::simd::{Int8Format, Simd};
 use sconce::kernels::softmax::{axpy, scale_and_bias, softmax_unnormalized};
 
 /// Deterministic values in (−1, 1): a Weyl sequence.
@@ -43,17 +43,40 @@ fn bf16_parts(x: f32, count: usize) -> Vec<f64> {
     (0..count).map(&mut next).collect()
 }
 
-/// A row after quantisation in groups, dequantised: `range` finds the minimum that becomes 0 with the zero
-/// point, and the distance that is `limit` steps.
-fn quantized(row: &[f32], group: usize, limit: f32, range: impl Fn(&[f32]) -> (f32, f32)) -> Vec<f64> {
+/// A group of int8, padded with zeros, times the Hadamard matrix of the format: Sylvester's construction, in
+/// the order of the fast Walsh–Hadamard transform.
+fn rotated(group: &[f32], format: Int8Format) -> Vec<f32> {
+    let mut x = group.to_vec();
+    x.resize(format.group, 0.0);
+    let part = format.group / format.rotation;
+    let mut distance = format.rotation / 2;
+    while distance > 0 {
+        for i in (0..format.rotation).filter(|i| i & distance == 0) {
+            for k in 0..part {
+                let (first, second) = (i * part + k, (i + distance) * part + k);
+                (x[first], x[second]) = (x[first] + x[second], x[first] - x[second]);
+            }
+        }
+        distance /= 2;
+    }
+    x
+}
+
+/// A row after rotation and quantisation in groups, dequantised: `range` finds the minimum that becomes 0
+/// with the zero point, and the distance that is `limit` steps.
+fn quantized(isa: Isa, row: &[f32], limit: f32, range: impl Fn(&[f32]) -> (f32, f32)) -> Vec<f64> {
+    let format = int8_format(isa);
+    let has_fma = !["portable", "emulated-tiles"].contains(&isa.name());
     let dequantized = |group: &[f32]| {
-        let (min, distance) = range(group);
+        let group = rotated(group, format);
+        let (min, distance) = range(&group);
         let (scale, factor) = (distance / limit, if distance > 0.0 { limit / distance } else { 0.0 });
         let zero_point = (-min * factor).round_ties_even();
-        let steps = |x: &f32| (x * factor + zero_point).round_ties_even() - zero_point;
+        let byte = |x: &f32| if has_fma { x.mul_add(factor, zero_point) } else { x * factor + zero_point };
+        let steps = |x: &f32| byte(x).round_ties_even() - zero_point;
         group.iter().map(|x| f64::from(steps(x)) * f64::from(scale)).collect::<Vec<f64>>()
     };
-    row.chunks(group).flat_map(dequantized).collect()
+    row.chunks(format.group).flat_map(dequantized).collect()
 }
 
 fn max_magnitude(group: &[f32]) -> (f32, f32) {
@@ -88,8 +111,8 @@ fn dot(isa: Isa, gemm_type: GemmType, x: &[f32], w: &[f32]) -> f64 {
         (GemmType::Int8, _) => {
             let format = int8_format(isa);
             let weights = if format.adds_in_i16 { max_weight_or_sum } else { max_magnitude };
-            let x = quantized(x, format.group, 0.5 * f32::from(format.lhs_steps), minimum_and_half_range);
-            sum(&x, &quantized(w, format.group, 127.0, weights))
+            let x = quantized(isa, x, 0.5 * f32::from(format.lhs_steps), minimum_and_half_range);
+            sum(&x, &quantized(isa, w, 127.0, weights)) / format.rotation as f64
         }
         (GemmType::Bf16x3, Some(_)) => {
             let product = |(x, w): (&f32, &f32)| {
@@ -293,7 +316,8 @@ fn int8_gemm_has_the_same_bits_on_tiles_and_vectors() {
 }
 
 /// Sums of products at the limits of the integers: of equal signs, of alternating signs, of weights that are
-/// all rounded up, and of the greatest distance from the zero point.
+/// all rounded up, and of the greatest distance from the zero point. These are the values of whole groups
+/// after their rotation, and of other rows before it.
 #[test]
 fn int8_sums_of_the_largest_magnitudes_are_exact() {
     let patterns: [fn(usize) -> f32; 6] = [
@@ -305,8 +329,16 @@ fn int8_sums_of_the_largest_magnitudes_are_exact() {
         |i| if i == 0 { -1.0 } else { 1.0 },
     ];
     for isa in Isa::testable().into_iter().chain([Isa::emulated_tiles()]) {
-        for inputs in [4, 32, 64, 128, 200] {
-            let rows: Vec<f32> = patterns.iter().flat_map(|pattern| (0..inputs).map(pattern)).collect();
+        let format = int8_format(isa);
+        for inputs in [4, 32, 64, 128, 200, 256] {
+            let mut rows: Vec<f32> = patterns.iter().flat_map(|pattern| (0..inputs).map(pattern)).collect();
+            if inputs.is_multiple_of(format.group) {
+                for group in rows.chunks_mut(format.group) {
+                    // The matrix is its own inverse but for its order.
+                    let before = rotated(group, format).into_iter().map(|x| x / format.rotation as f32);
+                    group.copy_from_slice(&before.collect::<Vec<f32>>());
+                }
+            }
             let packed = PackedMatrix::pack(isa, GemmType::Int8, &rows, patterns.len(), inputs);
             let found = multiply(&rows, &packed, &Epilogue::default());
             let dots = |x| rows.chunks(inputs).map(move |w| dot(isa, GemmType::Int8, x, w));

@@ -78,11 +78,61 @@ pub(super) fn split_bf16_pairs<S: Simd, const P: usize>(
 /// Tile rows of an int8 group.
 pub(super) const TILE_ROWS_PER_GROUP: usize = MAX_INT8_GROUP / TILE_ROW_BYTES;
 
-/// Quantises a group of weights to i8 and returns its scale. Elements past the last value are 0.
+/// An int8 group after its rotation: as many values as the group has inputs, and others that mean nothing.
+pub(super) type RotatedGroup = [f32; MAX_INT8_GROUP];
+
+/// Multiplies a group by the Hadamard matrix of order [`Int8Format::rotation`], whose elements are 1 and −1,
+/// and returns the range of the result. Inputs past the last value are 0. The dot product of two rotated
+/// groups is that of the groups times the order. Rotating before quantising is what QuaRot does (Ashkboos et
+/// al. 2024, <https://arxiv.org/abs/2404.00456>).
+///
+/// [`Int8Format::rotation`]: crate::simd::Int8Format::rotation
+#[inline(always)]
+fn rotate<S: Simd>(s: S, x: &[f32], to: &mut RotatedGroup) -> [f32; 2] {
+    const { assert!(S::INT8.group.is_multiple_of(S::INT8.rotation * S::LANES)) };
+    let part = S::INT8.group / S::INT8.rotation;
+    let is_whole = x.len() >= S::INT8.group;
+    if !is_whole {
+        to[..x.len()].copy_from_slice(x);
+        to[x.len()..].fill(0.0);
+    }
+    let to = to.as_mut_ptr();
+    let from = if is_whole { x.as_ptr() } else { to };
+    let mut range = [s.splat(0.0); 2];
+    for start in (0..part).step_by(S::LANES) {
+        let mut vectors = [s.splat(0.0); 8];
+        for (i, vector) in vectors.iter_mut().enumerate().take(S::INT8.rotation) {
+            // SAFETY: `from` has all values of the group, and `start` is a multiple of `LANES` below `part`,
+            // itself a multiple of `LANES`.
+            *vector = unsafe { s.load(from.add(i * part + start)) };
+        }
+        // Not loops: the vectors have to stay in registers.
+        macro_rules! sums_and_differences {
+            ($($a:literal $b:literal),*) => {
+                $((vectors[$a], vectors[$b]) =
+                    (s.add(vectors[$a], vectors[$b]), s.sub(vectors[$a], vectors[$b]));)*
+            };
+        }
+        if S::INT8.rotation == 8 {
+            sums_and_differences!(0 4, 1 5, 2 6, 3 7, 4 6, 5 7, 4 5, 6 7);
+        }
+        sums_and_differences!(0 2, 1 3, 0 1, 2 3);
+        for (i, vector) in vectors.into_iter().enumerate().take(S::INT8.rotation) {
+            range = s.extend_range(range, vector);
+            // SAFETY: `to` has place for all values of the group, so for `LANES` here, as above.
+            unsafe { s.store(to.add(i * part + start), vector) };
+        }
+    }
+    s.reduce_range(range)
+}
+
+/// Quantises a group of weights to i8 and returns its scale. Elements past the group are 0.
 #[inline(always)]
 pub(super) fn quantize_weights<S: Simd>(s: S, x: &[f32], rows: [&mut TileRow; TILE_ROWS_PER_GROUP]) -> f32 {
     const MAX: f32 = i8::MAX as f32;
-    let [min, max] = range(s, x);
+    let mut rotated = [0.0; MAX_INT8_GROUP];
+    let [min, max] = rotate(s, x, &mut rotated);
+    let x = &rotated[..S::INT8.group];
     // Not `max`, which drops NaN.
     let mut max = if min.is_nan() || -min > max { -min } else { max };
     if S::INT8.adds_in_i16 && max.is_finite() {
@@ -97,10 +147,11 @@ pub(super) fn quantize_weights<S: Simd>(s: S, x: &[f32], rows: [&mut TileRow; TI
             unsafe { s.store_i8(row.as_mut_ptr().cast::<i8>().add(start), x) };
         }
     }
-    scale
+    // For both operands.
+    scale / S::INT8.rotation as f32
 }
 
-/// What the bytes `u` of an int8 group of `x` stand for: `scale · (u − zero_point)`.
+/// What the bytes `u` of a rotated int8 group of `x` stand for: `scale · (u − zero_point)`.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct GroupScale {
     pub(super) scale: f32,
@@ -120,13 +171,13 @@ pub(super) struct Quantization {
 }
 
 impl Quantization {
-    /// The quantisation of at most [`GROUPS_IN_FLIGHT`] groups, whose values use all steps. A group with NaN
-    /// or infinity has a scale of NaN.
+    /// Rotates at most [`GROUPS_IN_FLIGHT`] groups into `rotated`, whose quantisation uses all steps. A group
+    /// with NaN or infinity has a scale of NaN.
     #[inline(always)]
-    pub(super) fn of<S: Simd>(s: S, groups: &[&[f32]]) -> Self {
+    pub(super) fn of<S: Simd>(s: S, groups: &[&[f32]], rotated: &mut [RotatedGroup]) -> Self {
         let (mut min, mut max) = ([0.0; GROUPS_IN_FLIGHT], [0.0; GROUPS_IN_FLIGHT]);
-        for ((min, max), x) in min.iter_mut().zip(&mut max).zip(groups) {
-            [*min, *max] = range(s, x);
+        for (((min, max), x), rotated) in min.iter_mut().zip(&mut max).zip(groups).zip(rotated) {
+            [*min, *max] = rotate(s, x, rotated);
         }
         let [mut factors, mut zero_points, mut scales] = [[0.0; GROUPS_IN_FLIGHT]; 3];
         let [zero, half, limit] = [0.0, 0.5, 0.5 * f32::from(S::INT8.lhs_steps)].map(|x| s.splat(x));
@@ -148,11 +199,17 @@ impl Quantization {
         Quantization { factors, zero_points, scales }
     }
 
-    /// Quantises group `group`, whose values are `x`, to packed elements, and returns its scale. Elements
-    /// past the last value keep what they were: the weights there are 0.
+    /// Quantises group `group`, whose rotated values are `x`, to packed elements, and returns its scale.
     #[inline(always)]
-    pub(super) fn quantize<S: Simd>(&self, s: S, group: usize, x: &[f32], to: &mut [u32]) -> GroupScale {
+    pub(super) fn quantize<S: Simd>(
+        &self,
+        s: S,
+        group: usize,
+        x: &RotatedGroup,
+        to: &mut [u32],
+    ) -> GroupScale {
         let zero_point = self.zero_points[group];
+        let x = &x[..S::INT8.group];
         quantize_group(s, x, s.splat(self.factors[group]), s.splat(zero_point), to);
         let integer = zero_point as i16 - i16::from(S::INT8.lhs_offset);
         GroupScale { scale: self.scales[group], zero_point: u32::from(integer.cast_unsigned()) }
@@ -162,22 +219,13 @@ impl Quantization {
 /// Stores `factor · x + zero_point` as left operands.
 #[inline(always)]
 fn quantize_group<S: Simd>(s: S, x: &[f32], factor: S::F, zero_point: S::F, to: &mut [u32]) {
-    let fours = x.chunks_exact(4 * S::LANES);
-    let rest = fours.remainder();
-    let (to_fours, to) = to.split_at_mut((x.len() - rest.len()) / INT8_PER_LANE);
-    for (x, to) in fours.zip(to_fours.chunks_exact_mut(4 * S::LANES / INT8_PER_LANE)) {
+    for (x, to) in x.chunks_exact(4 * S::LANES).zip(to.chunks_exact_mut(4 * S::LANES / INT8_PER_LANE)) {
         let mut vectors = [factor; 4];
         for (i, vector) in vectors.iter_mut().enumerate() {
-            *vector = s.add(s.mul(s.load_at(x, i * S::LANES, 0.0), factor), zero_point);
+            *vector = s.fma(s.load_at(x, i * S::LANES, 0.0), factor, zero_point);
         }
         // SAFETY: `to` is valid for writes of `4 · LANES / INT8_PER_LANE` u32, the size of `4 · LANES` bytes.
         unsafe { s.store_int8_lhs_four(to.as_mut_ptr().cast(), vectors) };
-    }
-    for start in (0..rest.len()).step_by(S::LANES) {
-        let x = s.add(s.mul(s.load_at(rest, start, 0.0), factor), zero_point);
-        let to = &mut to[start / INT8_PER_LANE..][..S::LANES / INT8_PER_LANE];
-        // SAFETY: `to` is valid for writes of `LANES / INT8_PER_LANE` u32, the size of `LANES` bytes.
-        unsafe { s.store_int8_lhs(to.as_mut_ptr().cast(), x) };
     }
 }
 
@@ -198,24 +246,6 @@ fn max_quad_sum(x: &[f32]) -> f32 {
         }
     }
     max[0].max(max[1])
-}
-
-/// Minimum and maximum of 0 and the values; one of them is NaN if a value is NaN.
-#[inline(always)]
-fn range<S: Simd>(s: S, x: &[f32]) -> [f32; 2] {
-    let mut range = [s.splat(0.0); 2];
-    // Loads from a chunk of known length need no check.
-    let chunks = x.chunks_exact(4 * S::LANES);
-    let rest = chunks.remainder();
-    for chunk in chunks {
-        for i in 0..4 {
-            range = s.extend_range(range, s.load_at(chunk, i * S::LANES, 0.0));
-        }
-    }
-    for start in (0..rest.len()).step_by(S::LANES) {
-        range = s.extend_range(range, s.load_at(rest, start, 0.0));
-    }
-    s.reduce_range(range)
 }
 
 /// A group whose maximum magnitude is smaller is quantised to zeros: the factor could overflow.

@@ -237,6 +237,7 @@ impl<const TILES: bool> ConvertRows<'_, TILES> {
             let x = x[..self.inputs.len()].chunks(group).enumerate();
             x.map(move |(i, x)| (row, first_group + i, x))
         });
+        let mut rotated = [[0.0; MAX_INT8_GROUP]; GROUPS_IN_FLIGHT];
         loop {
             let mut batch = [(0, 0); GROUPS_IN_FLIGHT];
             let mut x: [&[f32]; GROUPS_IN_FLIGHT] = [&[]; GROUPS_IN_FLIGHT];
@@ -248,9 +249,8 @@ impl<const TILES: bool> ConvertRows<'_, TILES> {
             if count == 0 {
                 return;
             }
-            let x = &x[..count];
-            let quantization = Quantization::of(s, x);
-            for (i, (x, (row, group))) in x.iter().zip(batch).enumerate() {
+            let quantization = Quantization::of(s, &x[..count], &mut rotated);
+            for (i, (x, &(row, group))) in rotated.iter().zip(&batch[..count]).enumerate() {
                 let scale = &mut self.scales[row * self.layout.groups + group];
                 if TILES {
                     let mut bytes = [0; MAX_INT8_GROUP / INT8_PER_LANE];

@@ -55,7 +55,8 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
     const MR: usize = 12;
     const FAST_BF16: bool = BF16;
     const FAST_LOOKUP: bool = true;
-    const INT8: Int8Format = if VNNI { Int8Format::UNSIGNED_LHS } else { Int8Format::SUMS_IN_I16 };
+    const INT8: Int8Format =
+        if VNNI { Int8Format::UNSIGNED_LHS } else { Int8Format { rotation: 4, ..Int8Format::SUMS_IN_I16 } };
     type F = __m512;
     type I = __m512i;
 

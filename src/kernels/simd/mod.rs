@@ -21,11 +21,15 @@ pub const MAX_LANES: usize = 16;
 pub const INT8_PER_LANE: usize = size_of::<u32>();
 
 /// How an ISA multiplies 8-bit integers. A byte `u` of a left operand stands for `scale · (u − zero_point)`,
-/// a byte `q` of the weights for `scale · q`.
+/// a byte `q` of the weights for `scale · q`. Both operands are rotated before: a value that is much larger
+/// than the others of its group would leave few steps to them.
 #[derive(Debug, Clone, Copy)]
 pub struct Int8Format {
     /// Consecutive inputs that share a scale and a zero point.
     pub group: usize,
+    /// Order of the Hadamard matrix that rotates a group: 4 or 8. It combines the inputs at the same place of
+    /// as many parts of the group, so a rotation takes only sums and differences of whole vectors.
+    pub rotation: usize,
     /// Steps from the smallest left operand of a group to the greatest.
     pub lhs_steps: u8,
     /// The smallest left operand: what [`Simd::store_int8_lhs`] subtracts from every value.
@@ -49,14 +53,14 @@ impl Int8Format {
     /// Unsigned bytes, as `vpdpbusd` takes them. The greatest may be rounded to 255. With zero points groups
     /// of 128 are as accurate as groups of 64 without: the outputs of GELU use all steps.
     pub const UNSIGNED_LHS: Int8Format =
-        Int8Format { group: MAX_INT8_GROUP, lhs_steps: 254, lhs_offset: 0, adds_in_i16: false };
+        Int8Format { group: MAX_INT8_GROUP, rotation: 8, lhs_steps: 254, lhs_offset: 0, adds_in_i16: false };
     /// The same integers as signed bytes.
     pub const SIGNED_LHS: Int8Format = Int8Format { lhs_offset: 128, ..Self::UNSIGNED_LHS };
     /// `vpmaddubsw` adds two products in 16 bits; adding two of its results there saves a quarter of the
     /// multiplications. Left operands of 200 steps and limited weights keep the sums exact. What that takes
     /// from the precision, smaller groups give back.
     pub const SUMS_IN_I16: Int8Format =
-        Int8Format { group: 64, lhs_steps: 200, lhs_offset: 0, adds_in_i16: true };
+        Int8Format { group: 64, rotation: 8, lhs_steps: 200, lhs_offset: 0, adds_in_i16: true };
 }
 
 /// The vector operations of one ISA.
