@@ -16,7 +16,7 @@ model=$PWD/tests/fixtures/bert-tiny
 work=$(mktemp -d)
 trap 'umount "$work/disk" 2>/dev/null || true; rm -rf "$work"' EXIT
 mkdir "$work/disk"
-if ! mount -t tmpfs -o size=6m tmpfs "$work/disk" 2>/dev/null; then
+if ! mount -t tmpfs -o size=8m tmpfs "$work/disk" 2>/dev/null; then
     # A user who is not root can mount one in a namespace.
     [ -z "${FULL_DISK_INSIDE:-}" ] || { echo "full_disk: cannot mount a tmpfs here" >&2; exit 1; }
     FULL_DISK_INSIDE=1 exec unshare --user --map-root-user --mount "$self" "$sconce"
@@ -28,7 +28,8 @@ for format in jsonl csv npy parquet arrow safetensors; do
     embed=("$sconce" embed -m "$model" -i "$work/texts.txt")
     "${embed[@]}" --quiet -o "$work/expected.$format"
     status=0
-    "${embed[@]}" -o "$work/disk/out.$format" 2> "$work/stderr" || status=$?
+    # On one thread, so that a checkpoint is due before the disk is full.
+    "${embed[@]}" --threads 1 -o "$work/disk/out.$format" 2> "$work/stderr" || status=$?
     [ "$status" = 1 ] || { echo "$format: exit $status"; cat "$work/stderr"; exit 1; }
     [ "$(wc -l < "$work/stderr")" = 1 ] && grep -q "disk is full; .*--resume" "$work/stderr" ||
         { echo "$format: not the expected error:"; cat "$work/stderr"; exit 1; }
@@ -38,13 +39,13 @@ for format in jsonl csv npy parquet arrow safetensors; do
     grep -q "resuming after [1-9]" "$work/stderr" || { echo "$format: did not resume:"; cat "$work/stderr"; exit 1; }
     cmp "$work/expected.$format" "$work/disk/out.$format"
     rm -f "$work"/disk/* "$work"/disk/.[!.]* "$work/expected.$format"
-    mount -o remount,size=6m "$work/disk"
+    mount -o remount,size=8m "$work/disk"
     echo "$format: disk full, resumed, same bytes"
 done
 
 embed=("$sconce" embed --quiet -m "$model" -i "$work/texts.txt")
 "${embed[@]}" -o "$work/expected.npy"
-for space in 6m 200m; do
+for space in 8m 200m; do
     mount -o remount,size=$space "$work/disk"
     "${embed[@]}" -o "$work/out.npy" --cache "$work/disk/cache" --restart --stats "$work/stats-$space.json" 2> "$work/stderr"
     [ ! -s "$work/stderr" ] || { echo "cache:"; cat "$work/stderr"; exit 1; }
