@@ -58,9 +58,10 @@ class Page:
         return self.machine.split(", family")[0].replace("(R)", "")
 
     def isa(self):
-        """The widest ISA of the processor."""
+        """The widest ISA of the processor; with AVX-512 and its vendor, on whom the rates of FMA and of bf16 depend."""
         flags = self.machine.split(" cores: ")[1].split()
-        return next(isa for flag, isa in ISAS.items() if flag in flags)
+        isa = next(isa for flag, isa in ISAS.items() if flag in flags)
+        return isa if isa != "AVX-512" else f"{isa}, {'Intel' if 'Intel' in self.machine else 'AMD'}"
 
 
 def peer_name(row):
