@@ -284,7 +284,7 @@ MUTATIONS = [
     ("a kernel that does not run counts as one that matches", "src/ops/self_check/mod.rs", 'Some(format!("it does not run: {message}"))', "None"),
     ("the check of another driver is remembered", "src/load/outcome_file.rs", "(content.key == self.key).then_some(content.outcome)", "Some(content.outcome)"),
     ("records of different queries are ranked together", "src/job/source.rs", "or_insert(number)", "or_insert(0)"),
-    ("rotated weights keep the scale of others", "src/kernels/gemm/convert.rs", "scale / S::INT8.rotation as f32", "scale"),
+    ("the order of the rotation is not divided out", "src/kernels/gemm/convert.rs", "scale / S::INT8.rotation as f32", "scale"),
     ("int8 is not compared with f32", "src/task/precision/mod.rs", "DenseModel::load(&options, &vectors, ComputeDtype::Int8, &console)", "DenseModel::load(&options, &vectors, ComputeDtype::F32, &console)"),
     ("groups by length are concatenated in the wrong order", "src/ops/attention/reference.rs", "inverse[row as usize] = position as u32;", "inverse[position] = row;"),
     ("the online softmax is not rescaled", "src/kernels/cuda/attention.cu", "row_sum[r] *= rescale;", ""),

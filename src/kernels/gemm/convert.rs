@@ -78,7 +78,7 @@ pub(super) fn split_bf16_pairs<S: Simd, const P: usize>(
 /// Tile rows of an int8 group.
 pub(super) const TILE_ROWS_PER_GROUP: usize = MAX_INT8_GROUP / TILE_ROW_BYTES;
 
-/// An int8 group after its rotation: as many values as the group has inputs, and others that mean nothing.
+/// An int8 group after its rotation: a value for each input of the group; the rest is unspecified.
 pub(super) type RotatedGroup = [f32; MAX_INT8_GROUP];
 
 /// Multiplies a group by the Hadamard matrix of order [`Int8Format::rotation`], whose elements are 1 and −1,
@@ -147,7 +147,7 @@ pub(super) fn quantize_weights<S: Simd>(s: S, x: &[f32], rows: [&mut TileRow; TI
             unsafe { s.store_i8(row.as_mut_ptr().cast::<i8>().add(start), x) };
         }
     }
-    // For both operands.
+    // Rotating both operands has multiplied their dot product by the order.
     scale / S::INT8.rotation as f32
 }
 

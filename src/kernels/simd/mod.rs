@@ -50,8 +50,7 @@ pub const MAX_INT8_GROUP: usize = 128;
 pub const MAX_QUAD_SUM: f32 = 161.0;
 
 impl Int8Format {
-    /// Unsigned bytes, as `vpdpbusd` takes them. The greatest may be rounded to 255. With zero points groups
-    /// of 128 are as accurate as groups of 64 without: the outputs of GELU use all steps.
+    /// Unsigned bytes, as `vpdpbusd` takes them. The greatest may be rounded to 255.
     pub const UNSIGNED_LHS: Int8Format =
         Int8Format { group: MAX_INT8_GROUP, rotation: 8, lhs_steps: 254, lhs_offset: 0, adds_in_i16: false };
     /// The same integers as signed bytes.
